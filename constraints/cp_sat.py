@@ -27,18 +27,12 @@ from costmodel.strategy import DECISIONS
 PANDAS, CP_MODEL = "pandas", "ortools.sat.python.cp_model"
 
 
-class _Pandas(ModuleType):
-    """Names of pandas, imported when one is asked for."""
+class _Late(ModuleType):
+    """A module that is imported when one of its names is asked for: an estimate needs no CP-SAT, CP-SAT no pandas."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(import_module(PANDAS), name)
-
-
-class _CpModel(ModuleType):
-    """Names of CP-SAT's Python interface, imported when one is asked for: an estimate needs none."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(_import_cp_model(), name)
+        own = vars(self)["__name__"]
+        return getattr(_import_cp_model() if own == CP_MODEL else import_module(own), name)
 
 
 @cache
@@ -52,11 +46,11 @@ def _import_cp_model() -> Any:
         module: Any = import_module(CP_MODEL)
     finally:
         del sys.modules[PANDAS]
-    module.pd = _Pandas(PANDAS)
+    module.pd = _Late(PANDAS)
     return module
 
 
-cp_model: Any = _CpModel(CP_MODEL)
+cp_model: Any = _Late(CP_MODEL)
 
 MIB_BYTES = 2**20
 

@@ -136,7 +136,7 @@ class Pipeline:
 
 
 @record(frozen=True, kw_only=True, slots=True)
-class _Class:
+class RankClass:
     """Ranks with equal options, the options of the first of them, and variables that count the choices of each."""
 
     ranks: tuple[int, ...]
@@ -144,25 +144,9 @@ class _Class:
     counts: list[cp_model.IntVar]
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class StageEncoding:
-    """A CP-SAT model with its classes of ranks; see :func:`encode_stages`."""
-
-    model: cp_model.CpModel
-    classes: tuple[_Class, ...]
-
-    def chosen(self, solver: cp_model.CpSolver, options: StageOptions) -> Ints:
-        """Return the option of each rank, shape (pp,); within a class, options with fewer layers come first."""
-        chosen: dict[int, int] = {}
-        for one in self.classes:
-            order = sorted(range(len(one.options)), key=lambda i: (int(options.num_layers[one.options[i]]), i))
-            picked = [i for i in order for _ in range(solver.value(one.counts[i]))]
-            firsts = np.searchsorted(options.rank, one.ranks).tolist()
-            chosen |= {rank: first + i for rank, first, i in zip(one.ranks, firsts, picked, strict=True)}
-        return np.array([chosen[rank] for rank in sorted(chosen)], dtype=np.int64)
-
-
-def encode_stages(options: StageOptions, pipeline: Pipeline, *, cut: int) -> StageEncoding | None:
+def encode_stages(
+    options: StageOptions, pipeline: Pipeline, *, cut: int
+) -> tuple[cp_model.CpModel, tuple[RankClass, ...]] | None:
     """
     Build the model: one option per rank, each layer once, and the least objective below the cut.
 
@@ -177,8 +161,8 @@ def encode_stages(options: StageOptions, pipeline: Pipeline, *, cut: int) -> Sta
 
     Returns
     -------
-    StageEncoding | None
-        None where a rank has no option.
+    tuple | None
+        The model and its classes of ranks; None where a rank has no option.
     """
     if len(distinct(options.rank)) < pipeline.pp:
         return None
@@ -197,7 +181,18 @@ def encode_stages(options: StageOptions, pipeline: Pipeline, *, cut: int) -> Sta
     total = pipeline.weight_of_slowest * slowest + _sum_weighted(counts, options.ticks[index]) + pipeline.vpp * ending
     model.add(total <= cut - 1)
     model.minimize(total)
-    return StageEncoding(model=model, classes=classes)
+    return model, classes
+
+
+def read_solution(classes: Sequence[RankClass], solver: cp_model.CpSolver, options: StageOptions) -> Ints:
+    """Return the option of each rank, shape (pp,); within a class, options with fewer layers come first."""
+    chosen: dict[int, int] = {}
+    for one in classes:
+        order = sorted(range(len(one.options)), key=lambda i: (int(options.num_layers[one.options[i]]), i))
+        picked = [i for i in order for _ in range(solver.value(one.counts[i]))]
+        firsts = np.searchsorted(options.rank, one.ranks).tolist()
+        chosen |= {rank: first + i for rank, first, i in zip(one.ranks, firsts, picked, strict=True)}
+    return np.array([chosen[rank] for rank in sorted(chosen)], dtype=np.int64)
 
 
 def objective(options: StageOptions, chosen: Ints, pipeline: Pipeline) -> int:
@@ -206,7 +201,7 @@ def objective(options: StageOptions, chosen: Ints, pipeline: Pipeline) -> int:
     return int(pipeline.weight_of_slowest * pace.max() + ticks.sum() + pipeline.vpp * ending.max())
 
 
-def _classes(model: cp_model.CpModel, options: StageOptions, pipeline: Pipeline) -> list[_Class]:
+def _classes(model: cp_model.CpModel, options: StageOptions, pipeline: Pipeline) -> list[RankClass]:
     """Group ranks with equal options; a rank is alone where its order counts: leading layers or alternating kinds."""
     bounds = np.searchsorted(options.rank, np.arange(pipeline.pp + 1))
     keys = {}
@@ -224,11 +219,13 @@ def _classes(model: cp_model.CpModel, options: StageOptions, pipeline: Pipeline)
         index = np.arange(bounds[ranks[0]], bounds[ranks[0] + 1])
         counts = [model.new_int_var(0, len(ranks), "") for _ in index]
         model.add(cp_model.LinearExpr.sum(counts) == len(ranks))
-        classes.append(_Class(ranks=ranks, options=index, counts=counts))
+        classes.append(RankClass(ranks=ranks, options=index, counts=counts))
     return classes
 
 
-def _add_order(model: cp_model.CpModel, classes: Sequence[_Class], options: StageOptions, pipeline: Pipeline) -> None:
+def _add_order(
+    model: cp_model.CpModel, classes: Sequence[RankClass], options: StageOptions, pipeline: Pipeline
+) -> None:
     """Place leading layers at the front: a rank holds some only if all ranks before it hold no other layers so far."""
     class_of = {rank: one for one in classes for rank in one.ranks}
     leads: cp_model.IntVar | int = 1
@@ -246,7 +243,7 @@ def _add_order(model: cp_model.CpModel, classes: Sequence[_Class], options: Stag
         leads = after
 
 
-def _add_path(model: cp_model.CpModel, classes: Sequence[_Class], options: StageOptions, pipeline: Pipeline) -> None:
+def _add_path(model: cp_model.CpModel, classes: Sequence[RankClass], options: StageOptions, pipeline: Pipeline) -> None:
     """Chain virtual stages along the pattern, and match each rank's chunks with the kinds that its option holds."""
     pattern, chunks = pipeline.pattern, options.chunks
     assert pattern is not None
@@ -281,7 +278,7 @@ def kinds_met(pattern: LayerPattern, num_layers: int, full_layers: int) -> Ints:
     return np.concatenate([pattern.counts(num_layers), pattern.counts(full_layers)], axis=1)
 
 
-def _counts_by_chunk(one: _Class, chunks: Chunks, chunk: int) -> dict[tuple[int, ...], list[cp_model.IntVar]]:
+def _counts_by_chunk(one: RankClass, chunks: Chunks, chunk: int) -> dict[tuple[int, ...], list[cp_model.IntVar]]:
     """Group a rank's options by the layers of one chunk, those in full and, for a single chunk, their kinds."""
     columns = [chunks.layers[one.options, chunk], chunks.full_layers[one.options, chunk]]
     if chunks.layers.shape[1] == 1:
@@ -292,7 +289,7 @@ def _counts_by_chunk(one: _Class, chunks: Chunks, chunk: int) -> dict[tuple[int,
     return counts
 
 
-def _maximum(model: cp_model.CpModel, classes: Sequence[_Class], values: Ints) -> cp_model.IntVar:
+def _maximum(model: cp_model.CpModel, classes: Sequence[RankClass], values: Ints) -> cp_model.IntVar:
     """Create a variable that is at least the value of every chosen option."""
     every = np.concatenate([values[one.options] for one in classes])
     least = max(int(values[one.options].min()) for one in classes)

@@ -69,7 +69,7 @@ def effective_settings(facts: Facts, strategy: Strategy) -> Settings:
         launches="blocking" if host.launch_blocking else "asynchronous",
         composition="step",
     )
-    whole = replace(cluster.settings.over(defaults), mtp_layers=len(facts.model.mtp_layers))
+    whole = replace(cluster.settings.fill_from(defaults), mtp_layers=len(facts.model.mtp_layers))
     group, layers = whole.optimizer_group, whole.offloaded_layers
     is_one_group = (
         strategy.sharding == Sharding.NONE or not isinstance(group, int) or group >= strategy.dp * strategy.cp
@@ -281,7 +281,7 @@ def release_number(release: str) -> tuple[float, ...]:
     return (inf,) if release == MEGATRON_RELEASES[-1] else tuple(float(part) for part in release.split("."))
 
 
-def costed_release(cluster: Cluster) -> str | None:
+def find_costed_release(cluster: Cluster) -> str | None:
     """Release of Megatron Core that a cluster runs; None: unknown to exports, or another stack."""
     number = targets.core_release(cluster)
     return (
@@ -337,7 +337,7 @@ def require_release(facts: Facts, strategy: Strategy, target: str, asked: Sequen
     """
     known = BRIDGE_RELEASES if target == "megatron-bridge" else MEGATRON_RELEASES
     if asked is None:
-        own = bridge_release(facts.cluster) if target == "megatron-bridge" else costed_release(facts.cluster)
+        own = bridge_release(facts.cluster) if target == "megatron-bridge" else find_costed_release(facts.cluster)
         asked = [*reversed(known)] if own is None else [own]
     refusals = [_refusals_of_release(facts, strategy, target, release) for release in asked]
     if all(refusals):

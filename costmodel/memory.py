@@ -791,7 +791,7 @@ def rank_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> RankBytes:
     MoFa, arXiv:2511.09837, equations (4)-(6), (25), (27), (29), (31), (33).
     """
     device = facts.cluster.device
-    precision = facts.workload.precision.on(device.silicon)
+    precision = facts.workload.precision.adapt_to(device.silicon)
     layer = lookup(layer_footprint, facts, decisions)
     edge = lookup(embedding_head_footprint, facts, decisions)
     parameters = rank_parameters(facts, decisions, stages)

@@ -130,7 +130,7 @@ def _problems(annotation: Any, value: object, where: str) -> Iterator[SpecError]
     nothing = True
     for part, inner, entry in _entries(bare, value):
         if inner is None:
-            meant.append(did_you_mean(part, _allowed_keys(bare)))
+            meant.append(did_you_mean(part, _list_allowed_keys(bare)))
             yield SpecError(_join(where, part), "no such entry.", meant[-1])
         elif entry is MISSING:
             if any(f"'{part}'" in hint for hint in meant):
@@ -161,7 +161,7 @@ def _entries(annotation: Any, value: object) -> Iterable[tuple[object, Any, obje
 
 def _record_entries(record_type: Any, value: Mapping[Any, object]) -> Iterable[tuple[object, Any, object]]:
     hints = _hints(record_type)
-    names = _allowed_keys(record_type)
+    names = _list_allowed_keys(record_type)
     yield from ((key, None, entry) for key, entry in value.items() if key not in names)
     required = {field.name for field in fields(record_type) if _is_required(field)}
     yield from ((name, hints[name], value.get(name, MISSING)) for name in names if name in value or name in required)
@@ -180,7 +180,7 @@ def _is_required(field: Field[Any]) -> bool:
     return field.init and field.default is MISSING and field.default_factory is MISSING
 
 
-def _allowed_keys(annotation: Any) -> tuple[str, ...]:
+def _list_allowed_keys(annotation: Any) -> tuple[str, ...]:
     """Return the allowed keys at this level: a record's fields, or the keys that a mapping's type lists."""
     if _is_record(annotation):
         return tuple(field.name for field in fields(annotation) if field.init)
@@ -275,7 +275,7 @@ def _record_hint(annotation: Any) -> str:
     if not _is_record(annotation):
         return ""
     required = [field.name for field in fields(annotation) if _is_required(field)]
-    return f"Its entries: {', '.join(required or _allowed_keys(annotation))}."
+    return f"Its entries: {', '.join(required or _list_allowed_keys(annotation))}."
 
 
 def _literal_hint(annotation: Any, value: object) -> str:

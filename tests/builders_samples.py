@@ -30,8 +30,8 @@ def true_seconds(point: Point) -> float:
         return 3e-6
     if point.operator in ("host_to_device", "device_to_host"):
         return (point.sizes.nbytes or 0) / 2e10
-    if "ranks" in point.sizes.given:
-        return _ring_seconds(point.operator, **point.sizes.given)
+    if "ranks" in point.sizes.applicable:
+        return _ring_seconds(point.operator, **point.sizes.applicable)
     passes = 2.5 if (point.operator, point.pass_) == ("attention", "backward") else 1.0
     flops = least_flops(point) * (passes / 2 if point.pass_ == "backward" else 1.0)
     return max(flops / FLOPS_PER_SECOND, passes * moved_bytes(point) / BYTES_PER_SECOND) + LEAST_SECONDS

@@ -23,7 +23,6 @@ from planner.batch.job_result import LOST, JobResult
 from planner.batch.jobs import BatchJob, Fingerprints, make_job
 from planner.batch.results import ResultsFile
 from planner.batch.run import Tally, plan_many, run_batch
-from planner.jobs.limits import StageChoice
 
 MAX_SECONDS = 60.0
 MAX_OVERHEAD_FRACTION = 0.1
@@ -44,7 +43,7 @@ def run(num_jobs: int, processes: int) -> tuple[float, list[JobResult]]:
     """Seconds of the whole batch, with a results file as ``planner batch`` writes it, and the results."""
     fingerprints = Fingerprints()
     results: list[JobResult] = []
-    jobs = (make_job(random_job(StageChoice.EVEN, seed), fingerprints, name=str(seed)) for seed in range(num_jobs))
+    jobs = (make_job(random_job("even", seed), fingerprints, name=str(seed)) for seed in range(num_jobs))
 
     def plan(fresh: Iterable[BatchJob]) -> Generator[JobResult, None, None]:  # keeps what passes
         for result in plan_many(fresh, processes=processes):

@@ -30,7 +30,7 @@ from benchmarks.output import format_generated
 from costmodel.step.estimate import estimate
 from planner.measure.runs.predictions import Prediction
 from planner.uncertainty.changes import TABLE, Change, ChangeErrors, Costed, Factor, changes_between, distance
-from planner.uncertainty.intervals import COVERAGE, FEWEST_GROUPS, weighted_quantile
+from planner.uncertainty.intervals import COVERAGE, FEWEST_GROUPS, find_weighted_quantile
 
 FOLDER = Path(__file__).parents[2] / "planner" / "uncertainty"
 
@@ -188,7 +188,7 @@ def fitted_errors(pairs: Sequence[PairError], coverage: dict[str, float] | None 
         rate=rate,
         release=release,
         factors=tuple(one for one in factors if one),
-        other=round(weighted_quantile(relative, weights, COVERAGE), 2),
+        other=round(find_weighted_quantile(relative, weights, COVERAGE), 2),
         coverage=coverage or {},
     )
 
@@ -203,7 +203,7 @@ def _factor(change: Change, pairs: Sequence[PairError], relative: Array, weights
         ]
         groups = len({pairs[number].group for number in chosen})
         if groups >= FEWEST_GROUPS:
-            factor = weighted_quantile(relative[chosen], weights[chosen], COVERAGE)
+            factor = find_weighted_quantile(relative[chosen], weights[chosen], COVERAGE)
             return Factor(change=change, factor=round(factor, 2), groups=groups, pairs=len(chosen), alone=is_alone)
     return None
 

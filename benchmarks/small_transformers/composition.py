@@ -176,7 +176,7 @@ def _shapes(points: list[Point]) -> Shapes:
     """Work, and the logarithms of all sizes."""
     flops = np.array([least_flops(point) for point in points], dtype=float)
     nbytes = np.array([moved_bytes(point) for point in points], dtype=float)
-    sizes = np.array([list(point.sizes.given.values()) for point in points], dtype=float)
+    sizes = np.array([list(point.sizes.applicable.values()) for point in points], dtype=float)
     features = np.column_stack([np.log2(np.maximum(sizes, 1)), np.log2(nbytes)])
     return Shapes(flops=flops, nbytes=nbytes, features=features)
 

@@ -14,10 +14,9 @@ from benchmarks.solver.stages import NUM_DEVICES, SIZES, Check, random_job, time
 from constraints.cp_sat import seconds_to_ticks
 from costmodel.step.step import cost
 from planner import load
-from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import Outcome
-from planner.search.certificate import Certificate, Verdict, certify
+from planner.search.certificate import Certificate, certify
 from planner.search.questions import search
 from planner.search.solver import Clock
 from planner.search.space import Space, build_space
@@ -54,7 +53,7 @@ def _named(problem: Problem, model: str, num_devices: int) -> Iterator[str]:
     )
     name = f"certificate of {model} on {num_devices}"
     yield from Check(name=name, seconds=seconds, limit=MAX_SECONDS).failures
-    if answer.verdict != Verdict.CERTIFIED:
+    if answer.verdict != "certified":
         yield f"{name}: {answer.verdict}. {answer.reason}"
 
 
@@ -64,7 +63,7 @@ def _random(enumerate_table: Callable[[Problem, Space], tuple[float, int]]) -> I
     seed = -1
     while len(seconds) < NUM_RANDOM:
         seed += 1
-        problem = load(random_job(StageChoice.EVEN, seed))
+        problem = load(random_job("even", seed))
         space = build_space(problem)
         if space.num_rows * space.allowed[:1].size > MAX_CELLS:
             continue
@@ -76,7 +75,7 @@ def _random(enumerate_table: Callable[[Problem, Space], tuple[float, int]]) -> I
         right = _certified(problem, outcome)
         seconds.append(time.process_time() - began)
         wrong = _certified(problem, replace(outcome, ticks=outcome.ticks + 1))
-        if enumerated != outcome.ticks or right.verdict != Verdict.CERTIFIED:
+        if enumerated != outcome.ticks or right.verdict != "certified":
             yield f"job {seed}: enumeration finds {enumerated}, the search {outcome.ticks} ticks; {right.verdict}."
         if wrong.better is None or _ticks(problem, wrong) != enumerated:
             yield f"job {seed}: an answer that is a tick too slow is {wrong.verdict}."

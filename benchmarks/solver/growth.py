@@ -26,7 +26,6 @@ from costmodel.strategy import ENUMS, FLAGS
 from planner import load, plan
 from planner.jobs.strategy_file import strategy_entries
 from planner.search.branch_and_bound import Status
-from planner.search.certificate import Verdict
 
 DEVICE = "h100-80gb-sxm"
 LENGTH, LEAST_BATCH = 4096, 1024
@@ -142,7 +141,7 @@ def price(job: dict[str, Any], layers: int = 0) -> Price:
     return Price(
         seconds=seconds,
         resident_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        proven=report.outcome.status == Status.OPTIMAL and report.certificate.verdict == Verdict.CERTIFIED,
+        proven=report.outcome.status == Status.OPTIMAL and report.certificate.verdict == "certified",
         strategy={name: value for name, value in entries.items() if name in FEATURES},
     )
 

@@ -29,7 +29,7 @@ NUM_DEVICES = (64, 2048, 8192, 65536)
 
 NUM_TIGHT, MAX_TIGHT_MEDIAN, MAX_TIGHT_P95 = 40, 1.0, 8.0
 MAX_TOP_10, MAX_EXPLAIN = 15.0, 1.0
-NUM_JOBS, MAX_JOBS = 1000, {StageChoice.EVEN: 60.0, StageChoice.FREE: 600.0}
+NUM_JOBS, MAX_JOBS = 1000, {"even": 60.0, "free": 600.0}
 NUM_PROCESSES = 2
 
 Result = TypeVar("Result")
@@ -78,9 +78,9 @@ def run_proofs(a_job: Callable[[str, int], Problem]) -> Iterator[str]:
 
 
 def _prove(problem: Problem, model: str, num_devices: int, offload: bool, limit: float) -> Iterator[str]:
-    free = with_stages(problem, StageChoice.FREE, offload=offload)
+    free = with_stages(problem, "free", offload=offload)
     seconds, outcome = timed(lambda: search(free))
-    even = search(with_stages(problem, StageChoice.EVEN, offload=offload))
+    even = search(with_stages(problem, "even", offload=offload))
     gain, played = gains(problem, outcome, even)
     print(
         f"{model:12}{num_devices:8}{'yes' if offload else 'no':>9}{seconds:9.2f}{outcome.status:>9}"
@@ -148,7 +148,7 @@ def tight_problem(chooser: random.Random) -> Problem:
     )
     model = with_layers(problem.facts.model, chooser.randint(24, 96))
     problem = replace(problem, facts=replace(problem.facts, model=model))
-    space = build_space(with_stages(problem, StageChoice.EVEN))
+    space = build_space(with_stages(problem, "even"))
     if not space.num_rows:
         return problem
     rows = np.array(sorted(chooser.sample(range(space.num_rows), min(200, space.num_rows))))
@@ -171,7 +171,7 @@ def with_layers(model: Model, num_layers: int) -> Model:
 def run_top(a_job: Callable[[str, int], Problem]) -> Iterator[str]:
     """The ten best plans of different degrees, stages uneven in their layers."""
     for model in MAX_SECONDS:
-        problem = replace(with_stages(a_job(model, 2048), StageChoice.LAYERS), top=10)
+        problem = replace(with_stages(a_job(model, 2048), "layers"), top=10)
         seconds, outcome = timed(partial(search, problem))
         groups = {(one.tp, one.cp, one.pp, one.dp, one.ep) for one in outcome.strategies}
         print(f"{model}: {len(groups)} best of different degrees in {seconds:.2f} s, {outcome.status}.")
@@ -181,7 +181,7 @@ def run_top(a_job: Callable[[str, int], Problem]) -> Iterator[str]:
 def run_explanations(a_job: Callable[[str, int], Problem]) -> Iterator[str]:
     """Why not another strategy, beyond the searches that the answer needs."""
     for model in MAX_SECONDS:
-        problem = with_stages(a_job(model, 2048), StageChoice.EVEN)
+        problem = with_stages(a_job(model, 2048), "even")
         pinned = replace(problem, search=replace(problem.search, pin={"tp": 8, "pp": 8}))
         needed = sum(timed(partial(search, one))[0] for one in (problem, pinned))
         seconds, _ = timed(partial(explain, problem, {"tp": 8, "pp": 8}))

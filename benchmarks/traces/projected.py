@@ -152,7 +152,7 @@ def _anchor(small: Case, large: Case, known: References) -> Anchor | SpecError:
 def _pair(small: Case, large: Case, found: Anchor, known: References) -> Pair:
     facts = _anchored(large, found, known.fitted)
     before, after = (estimate(given, large.strategy) for given in (known.facts(large.problem), facts))
-    parts = project_parts(found.timed, before, after, facts.model)
+    parts = project_parts(found.runs_with_time, before, after, facts.model)
     of_model = step_interval(facts.model, facts.cluster, step_seconds=after.step_seconds)
     deviation = math.hypot(found.noise, deviation_of_constants(found, parts, large.problem, large.strategy))
     interval = project_interval(parts, deviation, of_model, after.step_seconds)

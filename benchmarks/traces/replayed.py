@@ -49,7 +49,7 @@ def report(folder: Path) -> Iterator[str | bool]:
 
 
 def _deepseek(trace: Trace) -> Iterator[str | bool]:
-    rows = trace.of(*ON_STREAMS)
+    rows = trace.find_rows(*ON_STREAMS)
     start, end = trace.events.start[rows], trace.events.end[rows]
     span = int(end.max() - start.min())
     talks = trace.events.message[rows] >= 0

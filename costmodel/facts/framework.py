@@ -492,7 +492,7 @@ class Settings:
     launches: Literal["asynchronous", "blocking"] | None = None
     composition: Literal["step", "parts"] | None = None
 
-    def over(self, defaults: Settings) -> Settings:
+    def fill_from(self, defaults: Settings) -> Settings:
         """Return these settings, with the defaults for entries that are None."""
         own = {one.name: getattr(self, one.name) for one in fields(self)}
         return replace(defaults, **{name: value for name, value in own.items() if value is not None})

@@ -254,7 +254,7 @@ class Precision:
         """
         return self.cast_kernels + 2 * self.scale_kernels, self.cast_kernels + 4 * self.scale_kernels
 
-    def on(self, silicon: Silicon) -> Precision:
+    def adapt_to(self, silicon: Silicon) -> Precision:
         """
         Return the recipe on devices of a generation: 8-bit matmuls that read every layout need no transposed copy.
 

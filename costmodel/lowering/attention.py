@@ -189,7 +189,7 @@ def attention_operators(attention: Attention, shape: Shape) -> tuple[Operator, .
         *_qkv(attention, shape, queries=queries, keys=keys),
         *_query_key_norm(attention, shape, queries=queries, keys=keys),
         *_rotary(attention, shape, elements=shape.tokens * (queries + keys)),
-        *_permuted_heads(attention, shape, queries=queries),
+        *_permute_heads(attention, shape, queries=queries),
         *indexer_operators(attention.indexer, shape, query_inputs=shape.hidden_size, core=core[0]),
         *core,
         *_output_gate(attention, shape, elements=shape.tokens * outputs),
@@ -293,7 +293,7 @@ def _rotary(attention: Attention, shape: Shape, *, elements: Numbers) -> tuple[O
     return (attach_torch_function(rotated, shape, "rotary", rows=shape.tokens, heads=heads, qk_head_dim=width),)
 
 
-def _permuted_heads(attention: Attention, shape: Shape, *, queries: Numbers) -> tuple[Operator, ...]:
+def _permute_heads(attention: Attention, shape: Shape, *, queries: Numbers) -> tuple[Operator, ...]:
     """
     Return the copies in front of the core: of queries, keys and values, and twice of keys and values.
 

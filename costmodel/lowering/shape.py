@@ -204,7 +204,7 @@ def layer_shape(
     cuda_graphs: Numbers = CudaGraphs.NONE,
 ) -> Shape:
     """Build the record of facts and decisions that determine the size of a layer's operators."""
-    device, precision = cluster.device, workload.precision.on(cluster.device.silicon)
+    device, precision = cluster.device, workload.precision.adapt_to(cluster.device.silicon)
     kernels = device.behaviour.kernels
     fused = kernels.gradient_accumulation_fusion
     return Shape(

@@ -195,7 +195,7 @@ class Config:
 
     def integer(self, key: str, *, at_least: int = 0, at_most: int = MAX_COUNT, default: int | None = None) -> int:
         """Return an integer between limits; if absent or null, the default, or an error without one."""
-        value = self._repeated_value(key) if key in LISTED else self.mapping.get(key)
+        value = self._collapse_repeats(key) if key in LISTED else self.mapping.get(key)
         if value is None and default is not None:
             return default
         if value is None:
@@ -213,7 +213,7 @@ class Config:
         others = ", ".join(one for one in keys if one != key)
         return f"Other spellings: {others}." if others and key not in self.mapping else ""
 
-    def _repeated_value(self, key: str) -> object:
+    def _collapse_repeats(self, key: str) -> object:
         """Return the number of a list that repeats it for every layer; another value unchanged."""
         value = self.mapping.get(key)
         if not isinstance(value, list) or any(type(one) is not int for one in value):

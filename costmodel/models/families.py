@@ -51,13 +51,6 @@ class Period(NamedTuple):
         return tuple(n % every == place % every or (n == 0 and self.full_start) for n in range(num_layers))
 
 
-class Positions(NamedTuple):
-    """Learned positions: the key of their number, and the number of additional ones."""
-
-    key: str
-    more: int = 0
-
-
 class MambaKeys(NamedTuple):
     """
     Keys of a Mamba block; ``bias`` is that of its projections, ``expand`` its ``width`` over the hidden size.
@@ -249,7 +242,7 @@ class Family:
     scales: tuple[str, ...] = ()
     lists_kinds: bool = False
     parallel_blocks: Switch = OFF
-    learned_positions: Positions | None = None
+    learned_positions: tuple[str, int] | None = None
     rotary: bool = True
     rotary_windows: bool = False
     no_rotary: bool = False

@@ -156,7 +156,7 @@ def _read_model(mapping: Mapping[str, Any], where: str, name: str, source: str) 
     layers = _layers(config, family)
     numerics = read_numerics(config, family_name, dict.fromkeys(layers))
     refuse_odd_rotations(config, dict.fromkeys(layers), numerics)
-    positions = family.learned_positions
+    positions, more = family.learned_positions or ("", 0)
     ignored = (*doubt_layers(config, num_layers=len(layers)), *doubt_experts(config, family, layers))
     doubts = (*_doubt_parts(mapping, where), *ignored, *doubt_widths(config, family))
     return Model(
@@ -168,7 +168,7 @@ def _read_model(mapping: Mapping[str, Any], where: str, name: str, source: str) 
         layers=layers,
         tied_embeddings=config.flag(Switch("tie_word_embeddings", family.tied)) and family.ties,
         mtp_layers=_mtp_layers(config, family, layers),
-        learned_positions=config.integer(positions.key, at_least=1) + positions.more if positions else 0,
+        learned_positions=config.integer(positions, at_least=1) + more if positions else 0,
         final_norm=family.final_norm or family.norm,
         head_bias=config.flag(family.head_bias),
         embedding_norm=family.embedding_norm,

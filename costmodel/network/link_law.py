@@ -281,11 +281,11 @@ class Estimates:
 
         Derivation: within a constant's uncertainty, a law is nearly a power of the constant.
         """
-        slopes = jacobian(lambda logarithms: law(self.named(logarithms)), self.logarithms)
+        slopes = jacobian(lambda logarithms: law(self.name_constants(logarithms)), self.logarithms)
         variance: Rows = np.einsum("ij,jk,ik->i", slopes, self.covariance, slopes)
         return variance
 
-    def named(self, logarithms: Rows) -> dict[str, float]:
+    def name_constants(self, logarithms: Rows) -> dict[str, float]:
         """Return the constants of these logarithms by name."""
         return dict(zip(self.names, np.exp(logarithms).tolist(), strict=True))
 

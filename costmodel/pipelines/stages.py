@@ -218,7 +218,7 @@ class _Layout:
             return (base + 1,) * remainder + (base,) * (self.pp * self.vpp - remainder)
         return layers_per_chunk(num_layers, num_chunks=self.pp * self.vpp, mtp_layers=int(order.mtp.sum()))
 
-    def in_flight_imbalance(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
+    def find_imbalance(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the imbalance of each rank's chunks, shape (pp,); 1 in orders other than 1F1B."""
         if self.vpp == 1 or self.schedule != Schedule.ONE_F_ONE_B:
             return np.ones(self.pp)
@@ -334,7 +334,7 @@ def _ranks(
     first, last = layout.share(0), layout.share(-1)
     per_rank = per_rank + np.outer(last, mtp_layers)
     chunks = per_chunk.sum(axis=1)[layout.chunks]
-    columns = [first, last, chunks.max(axis=1), chunks[:, -1], layout.in_flight_imbalance(chunks), per_rank]
+    columns = [first, last, chunks.max(axis=1), chunks[:, -1], layout.find_imbalance(chunks), per_rank]
     stages = [tuple(row) for row in np.column_stack(columns).tolist()]
     selected = select(stages)
     until = np.array([*selected[1:], layout.pp]) - 1

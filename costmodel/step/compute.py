@@ -88,6 +88,15 @@ class LayerCommunication(Record):
     ep_forward: NDArray[np.float64]
     ep_backward: NDArray[np.float64]
 
+    def pass_seconds(self, name: str) -> dict[str, NDArray[np.float64]]:
+        """Return the seconds of each group's communication in the forward or the backward pass, by the group's name."""
+        return {group: getattr(self, f"{group}_{name}") for group in LAYER_GROUPS}
+
+    @property
+    def total(self) -> NDArray[np.float64]:
+        """Seconds of all communication."""
+        return np.asarray(sum(sum(self.pass_seconds(name).values()) for name in PASSES))
+
 
 @record(frozen=True, kw_only=True, slots=True)
 class OverlappedSeconds(Record):
@@ -113,20 +122,6 @@ class OverlappedSeconds(Record):
     ep_backward_taken: NDArray[np.float64]
     ep_forward_excess: NDArray[np.float64]
     ep_backward_excess: NDArray[np.float64]
-
-
-@record(frozen=True, kw_only=True, slots=True)
-class LinkLoads(LayerCommunication):
-    """Seconds in which a layer's communication uses one of the device's links, hidden or not: shape (..., K)."""
-
-    def pass_seconds(self, name: str) -> dict[str, NDArray[np.float64]]:
-        """Return the seconds of each group's communication in the forward or the backward pass, by the group's name."""
-        return {group: getattr(self, f"{group}_{name}") for group in LAYER_GROUPS}
-
-    @property
-    def total(self) -> NDArray[np.float64]:
-        """Seconds of all communication."""
-        return np.asarray(sum(sum(self.pass_seconds(name).values()) for name in PASSES))
 
 
 LAYER_GROUPS = ("tp", "cp", "ep")
@@ -169,8 +164,8 @@ class LayerSeconds(LayerCommunication):
     exposed_tp_backward: NDArray[np.float64]
     module_forward: NDArray[np.float64]
     overlapped: OverlappedSeconds
-    scale_up: LinkLoads
-    adapter: LinkLoads
+    scale_up: LayerCommunication
+    adapter: LayerCommunication
     least_communication: NDArray[np.float64]
     host_forward: NDArray[np.float64]
     host_backward: NDArray[np.float64]
@@ -234,9 +229,11 @@ def layer_seconds(
     )
 
 
-def _link_loads(windows: Mapping[str, NDArray[np.float64]], link: str) -> LinkLoads:
+def _link_loads(windows: Mapping[str, NDArray[np.float64]], link: str) -> LayerCommunication:
     names = [(group, name) for group in LAYER_GROUPS for name in PASSES]
-    return LinkLoads(**{f"{group}_{name}": np.asarray(windows[f"{group}_{link}_{name}"]) for group, name in names})
+    return LayerCommunication(
+        **{f"{group}_{name}": np.asarray(windows[f"{group}_{link}_{name}"]) for group, name in names}
+    )
 
 
 def _least_communication(parts: Mapping[str, NDArray[np.float64]], overlapped: OverlappedSeconds) -> Any:

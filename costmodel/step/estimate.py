@@ -195,7 +195,7 @@ def simulate_step(facts: Facts, strategy: Strategy, *, most_passes: int) -> Simu
             "host": float(once_seconds(facts, decisions)),
             "pp": _transfer_seconds(facts, decisions, whole),
             "bubble": float(fill_seconds(facts, decisions) + imbalance_seconds(facts, decisions)),
-            **_build_ending(facts, ranks.decisions, ranks.stages).parts_at(None),
+            **_parts_at_end(_build_ending(facts, ranks.decisions, ranks.stages), None),
         },
     )
 
@@ -232,7 +232,7 @@ def simulated_seconds(facts: Facts, strategy: Strategy) -> float:
         float(ep_fill_seconds(whole, parts))
         + float(pp_seconds(facts, decisions, whole, parts))
         + float(once_seconds(facts, decisions))
-        + sum(_build_ending(facts, ranks.decisions, ranks.stages).parts_at(None).values())
+        + sum(_parts_at_end(_build_ending(facts, ranks.decisions, ranks.stages), None).values())
     )
     return float(microbatches(facts, decisions) * ranks.seconds.max()) + waiting + beside
 
@@ -341,17 +341,10 @@ def _build_parts(exposed: dict[str, float], communication: dict[str, float]) -> 
     )
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class _Ending:
-    """Seconds of every rank at the end of a step, shape (pp,)."""
-
-    dp: Array
-    optimizer: Array
-
-    def parts_at(self, rank: int | None) -> dict[str, float]:
-        """Return data-parallel communication and update of a rank; None: of the rank that finishes last."""
-        last = int((self.dp + self.optimizer).argmax()) if rank is None else rank
-        return {"dp": float(self.dp[last]), "optimizer": float(self.optimizer[last])}
+def _parts_at_end(ending: dict[str, Array], rank: int | None) -> dict[str, float]:
+    """Return data-parallel communication and update of a rank; None: of the rank that finishes last."""
+    last = int(sum(ending.values(), start=np.float64()).argmax()) if rank is None else rank
+    return {name: float(seconds[last]) for name, seconds in ending.items()}
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -368,9 +361,9 @@ class _RankParts:
     """
 
     exposed: dict[str, Array]
-    ending: _Ending
+    ending: dict[str, Array]
     alone: dict[str, Array]
-    ending_alone: _Ending
+    ending_alone: dict[str, Array]
 
     def parts_at(self, rank: int, *, ending: int | None) -> tuple[dict[str, float], dict[str, float]]:
         """
@@ -381,7 +374,8 @@ class _RankParts:
         exposed, alone = (
             {name: float(seconds[rank]) for name, seconds in each.items()} for each in (self.exposed, self.alone)
         )
-        return exposed | self.ending.parts_at(ending), {**alone, "dp": self.ending_alone.parts_at(ending)["dp"]}
+        at_end, at_end_alone = (_parts_at_end(each, ending) for each in (self.ending, self.ending_alone))
+        return exposed | at_end, {**alone, "dp": at_end_alone["dp"]}
 
 
 def _parts_of_ranks(facts: Facts, strategy: Strategy) -> _RankParts:
@@ -469,13 +463,12 @@ def _transfer_seconds(facts: Facts, decisions: Decisions, whole: Stages) -> floa
     return float(pp_seconds(facts, decisions, whole, layer_parts(facts, decisions)) + slices)
 
 
-def _build_ending(facts: Facts, decisions: Decisions, stages: Stages) -> _Ending:
-    """Return data-parallel communication and update of every rank."""
-    dp, update = (
-        np.broadcast_to(part(facts, decisions, stages), stages.rank.shape).ravel()
-        for part in (dp_seconds, update_seconds)
-    )
-    return _Ending(dp=dp, optimizer=update)
+def _build_ending(facts: Facts, decisions: Decisions, stages: Stages) -> dict[str, Array]:
+    """Return data-parallel communication and update of every rank, shape (pp,)."""
+    return {
+        name: np.broadcast_to(part(facts, decisions, stages), stages.rank.shape).ravel()
+        for name, part in (("dp", dp_seconds), ("optimizer", update_seconds))
+    }
 
 
 def _edge_parts(facts: Facts, ranks: _Ranks) -> tuple[Array, Array]:

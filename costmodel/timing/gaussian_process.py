@@ -87,7 +87,7 @@ class GaussianProcess:
         deviation: Rows = np.sqrt(np.maximum(self.variance - explained, 0.0) + self.noise)
         return deviation
 
-    def to_samples(self) -> tuple[Rows, Rows]:
+    def build_samples(self) -> tuple[Rows, Rows]:
         r"""
         Return samples that give a process of the same mean exactly (:func:`fit_samples`): features and values.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
-from functools import lru_cache
+from functools import cache, lru_cache
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -362,44 +363,28 @@ class SampledPass:
         return self.times.seconds(self.shapes(dict(zip(self.columns, columns, strict=True))))
 
 
-class SampledPasses:
-    """
-    Learned times of each operator, pass and dtype, built from the file's numbers on demand.
-
-    Parameters
-    ----------
-    samples
-        Samples of a device.
-    num_processors
-        Number of processors of the device.
-    """
-
-    def __init__(self, samples: Samples, num_processors: int) -> None:
-        self._stored = {(one.operator, one.of_pass, one.dtype): one for one in samples.operators}
-        self._num_processors = num_processors
-        self._made: dict[tuple[str, str, str], SampledPass] = {}
-
-    def get(self, operator: str, of_pass: str, dtype: str) -> SampledPass | None:
-        """
-        Return the learned times; None if the pass was not sampled.
-
-        Raises
-        ------
-        SpecError
-            If the file's numbers are inconsistent.
-        """
-        key = (operator, of_pass, dtype)
-        if key not in self._stored:
-            return None
-        if key not in self._made:
-            self._made[key] = _pass_of(self._stored[key], self._num_processors)
-        return self._made[key]
+LearnedTimes: TypeAlias = Callable[[str, str, str], SampledPass | None]
+"""Function that returns the learned times of an operator, pass and dtype; None if the pass was not sampled."""
 
 
 @lru_cache(maxsize=4)
-def load_learned_times(samples: Samples, num_processors: int) -> SampledPasses:
-    """Return the learned times, as one shared object per device."""
-    return SampledPasses(samples, num_processors)
+def load_learned_times(samples: Samples, num_processors: int) -> LearnedTimes:
+    """
+    Return the learned times of a device's samples, one shared object per device.
+
+    They are built from the file's numbers on demand; the function raises a :class:`SpecError` if these are
+    inconsistent.
+    """
+    stored: dict[tuple[str, str, str], SampledOperator] = {
+        (one.operator, one.of_pass, one.dtype): one for one in samples.operators
+    }
+
+    @cache
+    def learned_times(operator: str, of_pass: str, dtype: str) -> SampledPass | None:
+        one = stored.get((operator, of_pass, dtype))
+        return None if one is None else _pass_of(one, num_processors)
+
+    return learned_times
 
 
 def _pass_of(one: SampledOperator, num_processors: int) -> SampledPass:
@@ -467,7 +452,7 @@ class SampledSource:
         Word for its samples in the report.
     """
 
-    passes: SampledPasses
+    passes: LearnedTimes
     otherwise: Roofline
     name: str
     samples_name: str = "samples"
@@ -493,18 +478,18 @@ class SampledSource:
 
     def is_sampled(self, operator: Operator) -> bool:
         """Return True if both passes of an operator were sampled."""
-        return all(self.found(operator, one) for one in (*forward_passes(operator), *backward_passes(operator)))
+        return all(self.find_pass(operator, one) for one in (*forward_passes(operator), *backward_passes(operator)))
 
-    def found(self, operator: Operator, of_pass: str) -> tuple[SampledPass, Mapping[str, Numbers]] | None:
+    def find_pass(self, operator: Operator, of_pass: str) -> tuple[SampledPass, Mapping[str, Numbers]] | None:
         """Return the learned times of an operator's pass, and its sizes; None if it was not sampled."""
         size = size_of_operator(operator)
-        known = self.passes.get(size.kernel, of_pass, size.dtype) if size else None
+        known = self.passes(size.kernel, of_pass, size.dtype) if size else None
         return (known, size.sizes) if known and size else None
 
     def _seconds(self, operator: Operator, of_passes: Iterable[str]) -> Numbers | None:
         size, total = size_of_operator(operator), np.zeros(())
         for of_pass in of_passes:
-            found = self.found(operator, of_pass)
+            found = self.find_pass(operator, of_pass)
             if found is None or size is None:
                 return None
             known, sizes = found
@@ -520,7 +505,7 @@ ADAM_BYTES = 28.0
 def load_update_times(samples: Samples, device: EquippedDevice) -> SampledPass | None:
     """Return the learned times of FP32 Adam updates; None if they were not sampled."""
     passes = load_learned_times(samples, device.num_processors or UNKNOWN_PROCESSORS)
-    return passes.get("adam", "forward", "fp32")
+    return passes("adam", "forward", "fp32")
 
 
 def forward_passes(operator: Operator) -> tuple[str, ...]:

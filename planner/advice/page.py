@@ -52,7 +52,7 @@ LEGEND = (("answer", "the answer"), ("front", "on the front"), ("other", "planne
 
 def html_text(advice: Advice, job: str) -> str:
     """Build the page of an advice; ``job`` names the job in commands."""
-    shown = shown_points(advice)
+    shown = select_points(advice)
     return page_text(
         title=title_of(advice),
         subject=advice.problem.name,
@@ -62,7 +62,7 @@ def html_text(advice: Advice, job: str) -> str:
     )
 
 
-def shown_points(advice: Advice) -> list[ClusterPoint]:
+def select_points(advice: Advice) -> list[ClusterPoint]:
     """Return the points with a block of their own: the answer first, then the nearest, then the front, then others."""
     first = [point for point in (advice.answer, advice.fewest) if point is not None]
     every = (*first, *advice.nearest, *advice.pareto_front, *advice.ties, *advice.points)
@@ -146,7 +146,7 @@ def _chapters(advice: Advice, shown: Sequence[ClusterPoint], job: str) -> Iterat
         yield Chapter("nearest", "Nearest", "Nearest to the wish", [section_html(nearest_section(advice))])
     blocks = [choice_html(number, _point_blocks(advice, one, job)) for number, one in enumerate(shown, start=1)]
     yield Chapter("point", "Point", "One point and its plan", blocks)
-    yield Chapter("cut", "Left out", "Cells that were cut, and cells without a plan", _left_out_blocks(advice))
+    yield Chapter("cut", "Left out", "Cells that were cut, and cells without a plan", _build_left_out_blocks(advice))
     notes = Section(title="Notes", notes=advice.notes)
     yield Chapter("notes", "Notes", "Prices, energy and measured runs", [section_html(notes)] if advice.notes else [])
 
@@ -210,7 +210,7 @@ def _point_blocks(advice: Advice, point: ClusterPoint, job: str) -> str:
     return facts + code_html("its plan", f"planner plan {job} {command_of(point.cell, advice)}")
 
 
-def _left_out_blocks(advice: Advice) -> Iterator[str]:
+def _build_left_out_blocks(advice: Advice) -> Iterator[str]:
     rows = tuple(
         (
             one.cell.name,

@@ -51,7 +51,7 @@ class Expected:
         return f"{self.query} > {self.high:.6g}" if self.is_bad == "high" else f"{self.query} < {self.low:.6g}"
 
 
-def expected_figures(plan: Plan) -> tuple[Expected, ...]:
+def list_expected_figures(plan: Plan) -> tuple[Expected, ...]:
     """
     Return the figures that a run shows: step, tokens per second and device, MFU, and memory, with their intervals.
 
@@ -113,7 +113,7 @@ NOTES = (
 
 def to_prometheus(plan: Plan) -> Export:
     """Write expected figures as recording rules, and an alert outside of the bad end of each interval."""
-    every = expected_figures(plan)
+    every = list_expected_figures(plan)
     records = [
         {"record": f"planner:{one.name}:{bound}", "expr": f"vector({value:.6g})"}
         for one in every
@@ -139,7 +139,7 @@ def to_prometheus(plan: Plan) -> Export:
 
 def to_grafana(plan: Plan) -> Export:
     """Write a dashboard: a panel for each figure, with its expected value and bounds as lines."""
-    panels = [_panel(number, one) for number, one in enumerate(expected_figures(plan))]
+    panels = [_panel(number, one) for number, one in enumerate(list_expected_figures(plan))]
     dashboard = {
         "title": f"Plan: {plan.facts.model.name}",
         "description": subject(plan),
@@ -237,7 +237,7 @@ def to_wandb(plan: Plan) -> Export:
             "high": one.high,
             "bad": one.is_bad,
         }
-        for one in expected_figures(plan)
+        for one in list_expected_figures(plan)
     }
     unknown = [name for name in planned if name not in names]
     notes = tuple(f"TODO: 'logged_as' of {name} is the name under which your run logs it." for name in unknown)

@@ -141,8 +141,8 @@ def cluster_of(
     framework = replace(framework, features={**framework.features, **find_absent_features(device)})
     defaults = framework.settings
     if own := framework.settings_by_precision.get(precision or framework.precision):
-        defaults = own.over(defaults)
-    whole = settings.over(defaults)
+        defaults = own.fill_from(defaults)
+    whole = settings.fill_from(defaults)
     placed = _set_bandwidths(device, section)
     made = _set_nodes(apply_framework(placed, framework, whole, model), section)
     _require_growing(made, section)

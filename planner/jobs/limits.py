@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from constraints.limits import RELATIONS, Bound, CandidateList
 from costmodel import GIB_BYTES
@@ -25,17 +24,13 @@ from planner.uncertainty.peaks import usual_headroom_bytes
 MAX_ALLOWED_VALUES = 10_000
 
 
-class StageChoice(StrEnum):
-    """
-    Allowed differences between pipeline stages.
+StageChoice: TypeAlias = Literal["even", "layers", "free"]
+"""
+Allowed differences between pipeline stages.
 
-    ``even``: none, layers are divided evenly. ``layers``: the number of layers. ``free``: also recomputation and
-    offloading of each rank.
-    """
-
-    EVEN = "even"
-    LAYERS = "layers"
-    FREE = "free"
+``even``: none, layers are divided evenly. ``layers``: the number of layers. ``free``: also recomputation and offloading
+of each rank.
+"""
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -93,7 +88,7 @@ class SearchLimits:
     memory_headroom_bytes: float
     framework_rules: bool
     time_limit_seconds: float
-    stages: StageChoice = StageChoice.EVEN
+    stages: StageChoice = "even"
     limits: tuple[Bound, ...] = ()
     candidates: CandidateList | None = None
     max_bubble_fraction: float | None = None
@@ -173,7 +168,7 @@ def read_search(section: SearchSection, candidates_file: Path | None, facts: Fac
             )
 
     def complete(given: StrategyFile) -> Strategy:
-        return complete_strategy(facts, given.over(StrategyFile(decisions=pin)), section.max_devices)
+        return complete_strategy(facts, given.override(StrategyFile(decisions=pin)), section.max_devices)
 
     listed = _list_of(only)
     if candidates_file:
@@ -191,7 +186,7 @@ def read_search(section: SearchSection, candidates_file: Path | None, facts: Fac
         target=section.target,
         preferences=section.preferences,
         time_limit_seconds=section.time_limit_seconds,
-        stages=StageChoice(section.stages or ("layers" if section.evidence == "any" else "even")),
+        stages=section.stages or ("layers" if section.evidence == "any" else "even"),
         limits=tuple(read_bound(text, f"search.limits.{i}") for i, text in enumerate(section.limits)),
         candidates=listed,
         max_bubble_fraction=section.max_bubble_fraction,

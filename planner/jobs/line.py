@@ -581,18 +581,18 @@ def _plain(name: str, value: int) -> str | int | bool:
     return plain_value(name, int(value)) if name in ("recompute", "activation_offload") else int(value)
 
 
-def _expand_line(document: dict[str, Any], line: str, where: str, said_by: str) -> dict[str, Any]:
+def _expand_line(document: dict[str, Any], line: str, where: str, read_overrides: str) -> dict[str, Any]:
     given = read_words(line.split(), where)
     if given.settings:
-        document["settings"] = _merge_settings(document.get("settings") or {}, given.settings, said_by)
+        document["settings"] = _merge_settings(document.get("settings") or {}, given.settings, read_overrides)
     return plain_entries(given)
 
 
-def _merge_settings(own: Mapping[str, Any], said: Mapping[str, Value], said_by: str) -> dict[str, Any]:
+def _merge_settings(own: Mapping[str, Any], said: Mapping[str, Value], read_overrides: str) -> dict[str, Any]:
     """Merge the settings of a line into those of a job; refuse a value that the job does not allow."""
     for name, value in said.items():
         given = own.get(name)
         if given in (None, ANY, value) or (isinstance(given, list) and value in given):
             continue
-        raise SpecError(f"settings.{name}", f"is {shown(given)}, but {said_by} says {shown(value)}; keep one.")
+        raise SpecError(f"settings.{name}", f"is {shown(given)}, but {read_overrides} says {shown(value)}; keep one.")
     return {**own, **said}

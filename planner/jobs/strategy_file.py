@@ -288,7 +288,7 @@ class StrategyFile:
         """Decisions that are given, ``layout`` among them where stages are."""
         return (*self.decisions, *(() if self.layout is None else (LAYOUT,)))
 
-    def over(self, base: StrategyFile) -> StrategyFile:
+    def override(self, base: StrategyFile) -> StrategyFile:
         """
         Return these entries over those of another strategy.
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from planner.jobs.limits import StageChoice
 from planner.jobs.line import write_completed, write_words
 from planner.jobs.strategy_file import LAYOUT
 from planner.report.conflicts import forbidden_rules_sections, none_text, nothing_sections, preference_sections
@@ -15,7 +14,7 @@ from planner.report.results import doubt_rows, setting_section
 from planner.report.section import NOTHING, Section, gib, number_rows, part_label, seconds
 from planner.report.strategies import ORIGIN, strategies_section
 from planner.uncertainty.peaks import RUNS_FAST, STARTS
-from planner.verbs.explain import Difference, Explanation, Kind
+from planner.verbs.explain import Difference, Explanation
 
 if TYPE_CHECKING:
     from planner.report.records.explained import BindingRecord, ExplanationRecord
@@ -160,7 +159,7 @@ SHOWN_SECONDS = 5e-4
 
 
 def _even_note(explanation: Explanation) -> Iterator[str]:
-    if explanation.report.problem.search.stages != StageChoice.EVEN:
+    if explanation.report.problem.search.stages != "even":
         base = seconds(explanation.compared_seconds)
         yield f"Analytic step times of strategies with even stages are compared; the best of these takes {base} s."
 
@@ -193,12 +192,12 @@ def binding_sections(explanation: Explanation, bindings: Sequence[BindingRecord]
 def constraint_text(binding: BindingRecord) -> str:
     """Name a constraint by a noun, or by its rule's own sentence."""
     words: dict[str, str] = {
-        Kind.MEMORY: "GPU memory",
-        Kind.HOST_MEMORY: "host memory",
-        Kind.HEADROOM: "the headroom",
-        Kind.FRAMEWORKS: "the rules of the framework",
-        Kind.PREFERENCES: "the preferences of the search",
-        Kind.EVIDENCE: "the evidence of measured runs",
+        "memory": "GPU memory",
+        "host_memory": "host memory",
+        "headroom": "the headroom",
+        "framework_rules": "the rules of the framework",
+        "preferences": "the preferences of the search",
+        "evidence": "the evidence of measured runs",
     }
     return words.get(binding.kind, binding.constraint.rstrip("."))
 

@@ -187,7 +187,7 @@ def setting_section(
     """
     rows = [*lines, ("job", setting.job.name), *answer, *_job_rows(setting)]
     rows += [*lengths_rows(setting, best), *sites_rows(setting, best), *device_rows(setting, best, idle)]
-    rows += unused_rows(setting)
+    rows += build_unused_rows(setting)
     if best and best.settings:
         rows.append(
             (
@@ -297,7 +297,7 @@ def model_doubt_rows(setting: SettingRecord) -> Iterator[tuple[str, str]]:
         yield "model doubt", setting.model.doubts
 
 
-def unused_rows(setting: SettingRecord) -> Iterator[tuple[str, str]]:
+def build_unused_rows(setting: SettingRecord) -> Iterator[tuple[str, str]]:
     """Build the row on entries of the job that the best plan has no use for."""
     if setting.job.unused_entries:
         yield "no effect", f"{', '.join(setting.job.unused_entries)}: nothing in this plan depends on them"

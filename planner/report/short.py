@@ -15,6 +15,7 @@ from planner.report.records.reports import EstimateReportRecord, ReportRecord, r
 from planner.report.results import (
     ambiguity_rows,
     batch_text,
+    build_unused_rows,
     contention_text,
     device_rows,
     doubt_rows,
@@ -30,7 +31,6 @@ from planner.report.results import (
     sites_rows,
     title_of,
     unproven_text,
-    unused_rows,
 )
 from planner.report.section import WIDTH, Asked, Section, amount, count, gib, group_rows, seconds, share
 
@@ -126,7 +126,7 @@ def _rows(whole: ReportRecord, target: str | None) -> Iterator[tuple[str, str]]:
         yield "uncertain", doubts
     if said := batch_text(whole.training):
         yield "batch", said
-    yield from unused_rows(whole)
+    yield from build_unused_rows(whole)
 
 
 def _forbidden(whole: EstimateReportRecord) -> Iterator[tuple[str, str]]:

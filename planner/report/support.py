@@ -72,8 +72,8 @@ def _is_plan(problem: Problem, rules: Rules, strategy: Strategy) -> bool:
     facts, decisions = problem.facts, strategy.decisions()
     if not all(tabulate(rule, facts, decisions) for rule in (*rules.rows, *rules.mixed)):
         return False
-    fit = fits(facts, rules, memory_only(facts, decisions), problem.search.memory_headroom_bytes)
-    return bool(fit.device & fit.host)
+    device, host = fits(facts, rules, memory_only(facts, decisions), problem.search.memory_headroom_bytes)
+    return bool(device & host)
 
 
 def _plain_strategies(problem: Problem) -> Iterator[Strategy]:

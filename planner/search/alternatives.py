@@ -28,7 +28,6 @@ from constraints.limits import Bound
 from costmodel.record import record
 from costmodel.step.layouts import summed_strategy_seconds
 from costmodel.strategy import Strategy
-from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.jobs.strategy_file import keep_effective, text_of
 from planner.search.branch_and_bound import GROUP_DECISIONS, Outcome, Status
@@ -331,6 +330,6 @@ def _rivals(problem: Problem, whole: JointOutcome) -> Rivals:
     if not whole.ranked:
         return NO_RIVALS
     (job, strategy), fastest = whole.ranked[0], whole.outcome.step_seconds[0]
-    is_summed = problem.search.stages != StageChoice.EVEN  # else no sum is compared with it
+    is_summed = problem.search.stages != "even"  # else no sum is compared with it
     summed = summed_strategy_seconds(job.facts, strategy) if is_summed else fastest
     return rivals_at(fastest - TICK_SECONDS, summed - TICK_SECONDS, problem.top)

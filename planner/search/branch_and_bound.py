@@ -40,7 +40,6 @@ from costmodel.step.layouts import layout_cost, strategy_seconds, summed_strateg
 from costmodel.step.step import FLOAT_NOISE, summed_seconds
 from costmodel.strategy import DECISIONS, Strategy
 from costmodel.tables import Facts
-from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.search.candidates import (
     CostLike,
@@ -361,7 +360,7 @@ class Search:
     @property
     def stages_may_differ(self) -> bool:
         """True where uneven stages are searched."""
-        return self.problem.search.stages != StageChoice.EVEN and not self.space.rules.timed and self.space.num_rows > 0
+        return self.problem.search.stages != "even" and not self.space.rules.timed and self.space.num_rows > 0
 
     def promising(self, rows: Ints) -> tuple[CandidateBlock, Ints, Ints]:
         """Return the part of some rows that may matter, with the space's row and a bound in ticks of each."""

@@ -22,7 +22,6 @@ from constraints.cp_sat import (
     Capacity,
     bytes_to_mebibytes,
     capacity_mebibytes,
-    cp_model,
     most_seconds,
     seconds_to_floor_ticks,
     seconds_to_ticks,
@@ -62,8 +61,8 @@ Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
 
 
-class MemoryLike(Protocol):
-    """The memory of a cost; see :class:`costmodel.step.step.Cost`."""
+class CostLike(Protocol):
+    """A cost; see :class:`costmodel.step.step.Cost`."""
 
     @property
     def device_bytes(self) -> Any:
@@ -72,10 +71,6 @@ class MemoryLike(Protocol):
     @property
     def host_bytes(self) -> Any:
         """Host memory that one device needs."""
-
-
-class CostLike(MemoryLike, Protocol):
-    """A cost; see :class:`costmodel.step.step.Cost`."""
 
     @property
     def step_seconds(self) -> Any:
@@ -90,7 +85,6 @@ CostFunction: TypeAlias = Callable[..., CostLike]
 SecondsFunction: TypeAlias = Callable[[Facts, Mapping[str, Any]], Any]
 LeastSecondsFunction: TypeAlias = Callable[..., Any]
 NeedlessFunction: TypeAlias = Callable[..., NDArray[np.bool_]]
-MemoryFunction: TypeAlias = Callable[[Facts, Mapping[str, Any]], MemoryLike]
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -106,6 +100,10 @@ class Memory:
 
     device_bytes: Floats
     host_bytes: Floats
+
+
+MemoryLike: TypeAlias = Memory | CostLike
+MemoryFunction: TypeAlias = Callable[[Facts, Mapping[str, Any]], MemoryLike]
 
 
 def memory_only(facts: Facts, decisions: Mapping[str, Any]) -> Memory:
@@ -179,16 +177,10 @@ OWN = Formulas()
 """The cost model's own formulas."""
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class Fits:
-    """Masks of the strategies that fit by the memory rules, on the device and on the host."""
-
-    device: NDArray[np.bool_]
-    host: NDArray[np.bool_]
-
-
-def fits(facts: Facts, rules: Rules, memory: MemoryLike, headroom_bytes: float) -> Fits:
-    """Apply the memory rules to device and host."""
+def fits(
+    facts: Facts, rules: Rules, memory: MemoryLike, headroom_bytes: float
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return masks of the strategies that fit by the memory rules, on the device and on the host."""
     resources = {
         "device_bytes": memory.device_bytes,
         "host_bytes": memory.host_bytes,
@@ -199,7 +191,7 @@ def fits(facts: Facts, rules: Rules, memory: MemoryLike, headroom_bytes: float) 
         for name, answer in answers.items():
             if name in needs(rule):
                 answer &= tabulate(rule, facts, resources)
-    return Fits(device=answers["device_bytes"], host=answers["host_bytes"])
+    return answers["device_bytes"], answers["host_bytes"]
 
 
 def satisfy_time_rules(facts: Facts, rules: Rules, cost: CostLike) -> NDArray[np.bool_]:
@@ -475,8 +467,8 @@ class CostTable:
 
     def may_fit(self, least: MemoryLike) -> NDArray[np.bool_]:
         """Tell whether a bound of the memory fits; differences within float noise count as fitting."""
-        fit = fits(self.space.facts, self.space.rules, _lower_by_noise(least), self.headroom_bytes)
-        return np.asarray(fit.device & fit.host)
+        device, host = fits(self.space.facts, self.space.rules, _lower_by_noise(least), self.headroom_bytes)
+        return np.asarray(device & host)
 
     def cost(self, block: CandidateBlock, cuts: Ints) -> CostedBlock:
         """Cost the strategies of a box; those that take more than their row's ``cuts`` ticks may get bounds only."""
@@ -500,8 +492,8 @@ class CostTable:
         """Return the smallest bubble fraction of fitting strategies of some rows; infinite where none fits."""
         block = self.space.block(rows)
         costs = self.formulas.cost(self.space.facts, block.decisions)
-        fit = fits(self.space.facts, self.space.rules, costs, self.headroom_bytes)
-        possible = block.allowed & np.isfinite(costs.step_seconds) & fit.device & fit.host
+        device, host = fits(self.space.facts, self.space.rules, costs, self.headroom_bytes)
+        possible = block.allowed & np.isfinite(costs.step_seconds) & device & host
         shares = np.divide(costs.bubble_seconds, costs.step_seconds)
         return float(np.where(possible, shares, np.inf).min(initial=np.inf))
 
@@ -518,10 +510,10 @@ class CostTable:
 
     def mebibytes(self, memory: MemoryLike) -> tuple[Ints, Ints]:
         """Convert device and host memory to the solver's integers."""
-        fit = fits(self.space.facts, self.space.rules, memory, self.headroom_bytes)
+        device, host = fits(self.space.facts, self.space.rules, memory, self.headroom_bytes)
         return (
-            bytes_to_mebibytes(memory.device_bytes, fit.device, self.capacity.device_mebibytes),
-            bytes_to_mebibytes(memory.host_bytes, fit.host, self.capacity.host_mebibytes),
+            bytes_to_mebibytes(memory.device_bytes, device, self.capacity.device_mebibytes),
+            bytes_to_mebibytes(memory.host_bytes, host, self.capacity.host_mebibytes),
         )
 
 
@@ -755,40 +747,3 @@ class IncumbentPool:
         if rivals:
             own = [min(ticks, rivals.get(group, ticks)) for ticks, group in zip(own, groups.tolist(), strict=True)]
         return np.array(own, dtype=np.int64)
-
-
-class Run(Protocol):
-    """Interface of the search whose candidate list and uneven stages other modules cost."""
-
-    problem: Problem
-    space: Space
-    cost_table: CostTable
-    group_of_row: Ints
-
-    @property
-    def seconds_left(self) -> float:
-        """Seconds until the time limit."""
-
-    def cuts(self, groups: Ints) -> Ints:
-        """Return the upper bound of each group, in ticks."""
-
-    def leave(self, ticks: int) -> None:
-        """Note that a strategy with these ticks may have been left out."""
-
-    def solve(self, model: cp_model.CpModel) -> tuple[cp_model.CpSolverStatus, cp_model.CpSolver]:
-        """Run CP-SAT."""
-
-    def resources(self, cost: CostLike) -> dict[str, Any]:
-        """Return the figures that rules of memory and time need."""
-
-    def keep(self, group: Hashable, found: Found) -> None:
-        """Keep a strategy if it is among the best."""
-
-    def keep_uneven(self, group: int, strategy: Strategy, cost: Any) -> None:
-        """Keep a strategy with uneven stages."""
-
-    def build_found(self, strategy: Strategy, cost: CostLike) -> Found:
-        """Return a strategy with its cost."""
-
-    def reprice(self, found: Found, law: Callable[[Facts, Strategy], float]) -> Found:
-        """Return a strategy with the ticks of another cost formula."""

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from enum import StrEnum
 from math import prod
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -64,12 +64,8 @@ MANY_ROWS = 256
 """Rows up to which none is left out by the lower bound that the search has as well."""
 
 
-class Verdict(StrEnum):
-    """Verdict of a certificate on an answer."""
-
-    CERTIFIED = "certified"
-    NOT_CERTIFIED = "not certified"
-    REFUTED = "refuted"
+Verdict: TypeAlias = Literal["certified", "not certified", "refuted"]
+"""Verdict of a certificate on an answer."""
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -140,7 +136,7 @@ def certify(
         return None
     log_event(__name__, "CP-SAT checks the answer", below_seconds=outcome.ticks * TICK_SECONDS)
     asked = Certificate(
-        verdict=Verdict.NOT_CERTIFIED,
+        verdict="not certified",
         below_seconds=outcome.ticks * TICK_SECONDS,
         num_rules=max(len(own.space.rules.every) for _, own in searched),
         num_rows=sum(own.space.num_rows for _, own in searched),
@@ -198,13 +194,13 @@ def _ask(margins: Sequence[Margin], asked: Certificate, outcome: Outcome, clock:
         is_found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
         if is_found and round(solver.objective_value) < outcome.ticks:
             values = {name: solver.value(joint.variables[name]) for name in DECISIONS}
-            return replace(asked, verdict=Verdict.REFUTED, reason="", better=strategy_of(values))
+            return replace(asked, verdict="refuted", reason="", better=strategy_of(values))
         if status not in (cp_model.OPTIMAL, cp_model.INFEASIBLE):
             raise OutOfTimeError
     if asked.reason:
         return asked
     is_known = is_found or outcome.strategies[0].layout is not None
-    return replace(asked, verdict=Verdict.CERTIFIED if is_known else Verdict.REFUTED)
+    return replace(asked, verdict="certified" if is_known else "refuted")
 
 
 # --- rows of its own ---------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from costmodel.record import record
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
 from costmodel.validation import shown
-from planner.jobs.limits import StageChoice
 from planner.jobs.line import read_strategy, require_parts
 from planner.jobs.problem import Problem
 from planner.jobs.strategy_file import (
@@ -138,7 +137,7 @@ def whole_of(problem: Problem, asked: StrategyFile) -> StrategyFile:
     """Fill open decisions from the job: from its strategy, then from its pins; a whole strategy stays as it is."""
     if is_whole(asked):
         return asked
-    return asked.over(problem.given.over(StrategyFile(decisions=problem.search.pin)))
+    return asked.override(problem.given.override(StrategyFile(decisions=problem.search.pin)))
 
 
 def question_of(problem: Problem, given: StrategyFile) -> tuple[Problem, tuple[str, ...]]:
@@ -150,7 +149,7 @@ def question_of(problem: Problem, given: StrategyFile) -> tuple[Problem, tuple[s
     left = {name: values for name, values in limits.allow.items() if name not in allows}
     question = problem.change_limits(pin={**limits.pin, **asked}, allow=left)
     if given.layout is not None:
-        question = question.change_limits(pin={**question.search.pin, **_stage_degrees(given)}, stages=StageChoice.EVEN)
+        question = question.change_limits(pin={**question.search.pin, **_stage_degrees(given)}, stages="even")
     return question, tuple(sentence(rule) for rule in opposed)
 
 
@@ -164,7 +163,7 @@ def fastest_of(problem: Problem) -> tuple[JointOutcome, FewerDevices | None]:
     from planner.search.alternatives import search_numbers
 
     problem = limit_to_runnable_stages(problem)
-    uneven = problem.search.stages != StageChoice.EVEN
+    uneven = problem.search.stages != "even"
     wanted = max(problem.top, LEAST_SIMULATED) if uneven else problem.top
     return search_numbers(replace(problem, top=wanted))
 

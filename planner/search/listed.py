@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,13 +13,12 @@ from constraints.rule import Rule, sentence
 from costmodel.record import record
 from costmodel.step.layouts import strategy_cost, strategy_seconds
 from costmodel.strategy import Strategy
-from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.search.domains import Rules, needs
 from planner.search.space import Space
 
 if TYPE_CHECKING:
-    from planner.search.candidates import Run
+    from planner.search.branch_and_bound import Search
 
 MAX_EXPLAINED = 5
 """Impossible rows whose reason is given."""
@@ -51,8 +51,8 @@ def check_list(problem: Problem, space: Space) -> CandidateListReport | None:
     candidate_list = problem.search.candidates
     if candidate_list is None:
         return None
-    matches = _Matches(space)
-    impossible = [number for number, row in enumerate(candidate_list.rows) if not matches.any(row)]
+    matches = _match_rows(space)
+    impossible = [number for number, row in enumerate(candidate_list.rows) if not matches(row)]
     judged = [find_broken_rules(problem, space.rules, one, NO_RESOURCES) for one in candidate_list.whole]
     wrong = [(place, rules) for place, rules in zip(candidate_list.whole_places, judged, strict=True) if rules]
     asked = [rule for rule in (*space.rules.rows, *space.rules.mixed) if rule not in space.rules.candidate_list]
@@ -70,32 +70,28 @@ def check_list(problem: Problem, space: Space) -> CandidateListReport | None:
     )
 
 
-class _Matches:
-    """Lookup of rows of a list in a space."""
+def _match_rows(space: Space) -> Callable[[Mapping[str, int]], bool]:
+    """Return the function that tells whether a strategy of the space has all the values of a row."""
 
-    def __init__(self, space: Space) -> None:
-        self.space = space
-        self.classes: dict[tuple[str, ...], dict[tuple[int, ...], set[int]]] = {}
-
-    def any(self, row: Mapping[str, int]) -> bool:
-        """Tell whether a strategy of the space has all the values of a row."""
-        degrees = tuple(name for name in row if name in self.space.rows)
-        found = self.classes_by(degrees).get(tuple(int(row[name]) for name in degrees), ())
-        axes: list[Any] = []
-        for name, values in self.space.features.items():
-            axes.append(np.isin(values, row[name]) if name in row else np.ones(len(values), dtype=bool))
-        return any(self.space.allowed[one][np.ix_(*axes)].any() for one in found)
-
-    def classes_by(self, degrees: tuple[str, ...]) -> dict[tuple[int, ...], set[int]]:
+    @cache
+    def classes_by(degrees: tuple[str, ...]) -> dict[tuple[int, ...], set[int]]:
         """Return the classes of features by the values of some degrees."""
-        if degrees not in self.classes:
-            known: dict[tuple[int, ...], set[int]] = {}
-            columns = [self.space.rows[name].astype(np.int64).tolist() for name in degrees]
-            keys: Iterable[tuple[int, ...]] = zip(*columns, strict=True) if degrees else ((),) * self.space.num_rows
-            for key, one in zip(keys, self.space.feature_class.tolist(), strict=True):
-                known.setdefault(key, set()).add(one)
-            self.classes[degrees] = known
-        return self.classes[degrees]
+        known: dict[tuple[int, ...], set[int]] = {}
+        columns = [space.rows[name].astype(np.int64).tolist() for name in degrees]
+        keys: Iterable[tuple[int, ...]] = zip(*columns, strict=True) if degrees else ((),) * space.num_rows
+        for key, one in zip(keys, space.feature_class.tolist(), strict=True):
+            known.setdefault(key, set()).add(one)
+        return known
+
+    def matches(row: Mapping[str, int]) -> bool:
+        degrees = tuple(name for name in row if name in space.rows)
+        found = classes_by(degrees).get(tuple(int(row[name]) for name in degrees), ())
+        axes: list[Any] = []
+        for name, values in space.features.items():
+            axes.append(np.isin(values, row[name]) if name in row else np.ones(len(values), dtype=bool))
+        return any(space.allowed[one][np.ix_(*axes)].any() for one in found)
+
+    return matches
 
 
 def _reasons(problem: Problem, row: Mapping[str, int], rules: Iterable[Rule]) -> tuple[str, ...]:
@@ -130,14 +126,14 @@ def find_broken_rules(problem: Problem, rules: Rules, strategy: Strategy, resour
     later = () if resources else (*rules.memory, *rules.timed)
     asked = [rule for rule in rules_for(problem, rules, strategy) if rule not in later]
     broken = [sentence(rule) for rule in find_violations(problem.facts, strategy.decisions() | resources, rules=asked)]
-    is_even = problem.search.stages != StageChoice.EVEN or strategy.layout is None
+    is_even = problem.search.stages != "even" or strategy.layout is None
     return tuple(dict.fromkeys([*broken, *([] if is_even else [EVEN_STAGES])]))
 
 
 # --- strategies that are whole -----------------------------------------------------------------------------
 
 
-def cost_whole(run: Run) -> None:
+def cost_whole(run: Search) -> None:
     """Cost the whole strategies of a list, and keep those that the rules allow."""
     candidate_list = run.problem.search.candidates
     for strategy in candidate_list.whole if candidate_list else ():
@@ -150,7 +146,7 @@ def cost_whole(run: Run) -> None:
             run.keep(_group_of(run, strategy), run.reprice(run.build_found(strategy, cost), strategy_seconds))
 
 
-def _group_of(run: Run, strategy: Strategy) -> Hashable:
+def _group_of(run: Search, strategy: Strategy) -> Hashable:
     """Return the group of a strategy, whether or not the space has others of it."""
     values = {name: getattr(strategy, name) for name in ("tp", "cp", "pp", "dp", "ep")}
     same = np.logical_and.reduce([run.space.rows[name] == value for name, value in values.items()])

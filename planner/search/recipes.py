@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf, log2
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,6 @@ from costmodel.record import record
 from costmodel.step.estimate import estimate
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
-from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem, load
 from planner.jobs.run_jobs import PUBLISHER, Recipe, References, Run, problem_of, read_run, recipes, strategy_of
 from planner.jobs.strategy_file import require_cost
@@ -100,15 +99,16 @@ def recipes_for(problem: Problem) -> tuple[PublishedLayout, ...]:
     problem
         Job with one value of each setting.
     """
-    known = _references(problem)
-    return tuple(found for one in sort_recipes(problem) for found in _layouts(one, problem, known))
+    chosen = sort_recipes(problem)
+    known = _references(problem, chosen)
+    return tuple(found for one in chosen for found in _layouts(one, problem, known))
 
 
 def nearest_layouts(problem: Problem) -> tuple[PublishedLayout, ...]:
     """Return the layouts of the release and number of devices nearest to a job; empty where none is for it."""
-    known, nearest = _references(problem), list[PublishedLayout]()
-    first: tuple[float, ...] = ()
-    for one in sort_recipes(problem):
+    chosen, nearest = sort_recipes(problem), list[PublishedLayout]()
+    known, first = _references(problem, chosen), tuple[float, ...]()
+    for one in chosen:
         if nearest and _distance(one, problem)[:4] != first:
             break
         nearest += _layouts(one, problem, known)
@@ -124,8 +124,9 @@ def recipe_candidates(problem: Problem) -> list[Strategy]:
 
 def list_refused_recipes(problem: Problem) -> Iterator[tuple[Recipe, str]]:
     """Yield each recipe of a job's model, device and precision that does not fit it, with the reason."""
-    known = _references(problem)
-    for one in sort_recipes(problem):
+    chosen = sort_recipes(problem)
+    known = _references(problem, chosen)
+    for one in chosen:
         try:
             fit_recipe(one, problem, known)
         except PlanningError as error:
@@ -204,7 +205,7 @@ def fit_recipe(one: Recipe, problem: Problem, known: References | None = None) -
     _require_of_the_job(one, facts)
     release = _nearest_release(one, problem)
     run = _run_for(one, release, facts)
-    own = problem_of(run, known or _references(problem))
+    own = problem_of(run, known or _references(problem, [one]))
     strategy, _ = strategy_of(run, own)
     require_cost(facts, strategy)
     job, others = _add_settings(problem, run, strategy)
@@ -266,21 +267,9 @@ def _run_for(one: Recipe, release: str, facts: Facts) -> Run:
     return read_run(cells)
 
 
-def _references(problem: Problem) -> References:
-    """Return the job's own model under every name."""
-    return References(models=_Any(problem.document.get("model")))
-
-
-class _Any(dict[str, Any]):
-    """Mapping with one entry under every name."""
-
-    def __init__(self, entry: Any):
-        super().__init__()
-        self.entry = entry
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """Return the entry."""
-        return self.entry
+def _references(problem: Problem, chosen: Iterable[Recipe]) -> References:
+    """Return the job's own model under the names of the models of recipes."""
+    return References(models=dict.fromkeys((one.model for one in chosen), problem.document.get("model")))
 
 
 def _add_settings(problem: Problem, run: Run, strategy: Strategy) -> tuple[Problem, Iterator[str]]:
@@ -333,7 +322,7 @@ def find_published(problem: Problem) -> Iterator[tuple[Problem, Strategy, float]
             own, strategy = layout.problem, layout.strategy
             if own is not job:  # with a setting that is the recipe's, not the job's
                 continue
-            if strategy.layout is not None and job.search.stages == StageChoice.EVEN and job.search.asks_stages:
+            if strategy.layout is not None and job.search.stages == "even" and job.search.asks_stages:
                 continue
             rules = problem_rules(own)
             needed = [one for one in (*rules.rows, *rules.mixed) if not is_set_by_layout(strategy, one)]

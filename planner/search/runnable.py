@@ -14,7 +14,6 @@ from constraints.rules.exports import EXPORTS
 from constraints.targets import find_refusals, list_refusals, require_job
 from costmodel.errors import SpecError, alternatives
 from costmodel.facts.framework import lacks
-from costmodel.record import record
 from costmodel.strategy import (
     DECISIONS,
     DEGREES,
@@ -27,7 +26,6 @@ from costmodel.strategy import (
     default_microbatch_group,
 )
 from costmodel.tables import Facts
-from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem, load, require_problem
 from planner.jobs.strategy_file import LAYOUT
 from planner.search.domains import default_domains, default_features, needs
@@ -128,7 +126,7 @@ def _require_limits(problem: Problem, target: str) -> None:
     pinned = {f"search.pin.{name}": (name, (value,)) for name, value in search.pin.items()}
     allowed = {f"search.allow.{name}": (name, values) for name, values in search.allow.items()}
     _require_values(problem, target, pinned | allowed)
-    if search.stages == StageChoice.FREE:
+    if search.stages == "free":
         strategy = replace(plainest(), pp=2, layout=UNLIKE)
         refused = find_refusals(problem.facts, strategy, target)
         if "layout" in refused:
@@ -138,14 +136,14 @@ def _require_limits(problem: Problem, target: str) -> None:
 def limit_to_runnable_stages(problem: Problem) -> Problem:
     """Limit the search to even stages where the job's target has no uneven ones."""
     target, num_layers = problem.search.target, problem.facts.model.num_layers
-    if target is None or num_layers < 2 or problem.search.stages != StageChoice.LAYERS:
+    if target is None or num_layers < 2 or problem.search.stages != "layers":
         return problem
     contents = (Recompute.NONE, Recompute.NONE)
     layout = StageLayout(
         layers=(1, num_layers - 1), recompute=contents, full_layers=(0, 0), activation_offload=(False, False)
     )
     refused = find_refusals(problem.facts, replace(plainest(), pp=2, layout=layout), target)
-    return problem.change_limits(stages=StageChoice.EVEN) if "layout" in refused else problem
+    return problem.change_limits(stages="even") if "layout" in refused else problem
 
 
 def require_decisions(problem: Problem, decisions: Mapping[str, int]) -> None:
@@ -208,7 +206,7 @@ def find_runnable(problem: Problem, strategy: Strategy, given: Collection[str]) 
         If the target refuses given decisions: names them with the reasons, and the nearest strategy that it runs.
     """
     target = problem.search.target
-    if target is None or not _complaints(problem.facts, strategy, target).number:
+    if target is None or not _complaints(problem.facts, strategy, target)[0]:
         return strategy
     free = [name for name in (*DECISIONS, LAYOUT) if name not in given]
     own = _nearest(problem, strategy, target, free, physics=())
@@ -234,21 +232,18 @@ def _refusal(problem: Problem, strategy: Strategy, target: str) -> SpecError:
     return SpecError("strategy", f"{EXPORTS[target].name} cannot run this strategy:{text}\n{end}")
 
 
-@record(frozen=True, slots=True)
-class _Complaints:
-    """Number of refusals and broken rules of a strategy, the refused decisions, and the decisions of broken rules."""
+def _complaints(
+    facts: Facts, strategy: Strategy, target: str, physics: Iterable[Rule] = ()
+) -> tuple[int, frozenset[str]]:
+    """
+    Count a target's refusals of a strategy, and the rules of the target and of physics that it breaks.
 
-    number: int
-    refused: frozenset[str]
-    ruled: frozenset[str]
-
-
-def _complaints(facts: Facts, strategy: Strategy, target: str, physics: Iterable[Rule] = ()) -> _Complaints:
-    """Collect a target's refusals of a strategy, and the rules of the target and of physics that it breaks."""
+    Also return the decisions to change: those that are refused by name, or else those of the broken rules.
+    """
     refused = find_refusals(facts, strategy, target)
     broken = _find_broken(facts, strategy, (*TARGET_RULES[target], *physics))
     named = frozenset(name for name in refused if "." not in name)  # settings stay as they are
-    return _Complaints(len(refused) + len(broken), named, frozenset().union(*map(needs, broken)))
+    return len(refused) + len(broken), named or frozenset().union(*map(needs, broken))
 
 
 def _find_broken(facts: Facts, strategy: Strategy, rules: Iterable[Rule]) -> tuple[Rule, ...]:
@@ -261,19 +256,18 @@ def _nearest(
     """
     Search for the nearest strategy that a target can run, one change of a decision at a time.
 
-    The strategy with the fewest complaints is expanded first, on a tie the one with the fewest changes. A step changes
-    a decision that is refused by name, or else one of a broken rule. None: nothing was found.
+    The strategy with the fewest complaints is expanded first, on a tie the one with the fewest changes. None: nothing
+    was found.
     """
     domains, tried = _values(problem), itertools.count()
-    first = _complaints(problem.facts, strategy, target, physics)
-    waiting, seen = [(first.number, 0, next(tried), strategy, first)], {strategy}
+    first, decisions = _complaints(problem.facts, strategy, target, physics)
+    waiting, seen = [(first, 0, next(tried), strategy, decisions)], {strategy}
     for _ in range(MOST_LOOKED_AT):
         if not waiting:
             return None
-        number, changes, _, current, complaints = heapq.heappop(waiting)
+        number, changes, _, current, names = heapq.heappop(waiting)
         if not number:
             return current
-        names = complaints.refused or complaints.ruled
         tied = () if LAYOUT in free or current.layout is None else ("pp", "vpp", "vocabulary")  # given stages fix these
         changing = [name for name in DECISIONS if name in names and name in free and name not in tied]
         steps = [
@@ -285,8 +279,8 @@ def _nearest(
         for step in steps:
             if step not in seen:
                 seen.add(step)
-                left = _complaints(problem.facts, step, target, physics)
-                heapq.heappush(waiting, (left.number, changes + 1, next(tried), step, left))
+                left, decisions = _complaints(problem.facts, step, target, physics)
+                heapq.heappush(waiting, (left, changes + 1, next(tried), step, decisions))
     return None
 
 

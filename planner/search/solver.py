@@ -112,7 +112,7 @@ def releases_memory(verb: Verb) -> Verb:
     """
 
     @wraps(verb)
-    def released(problem: Problem, **options: Any) -> Any:
+    def run_and_release(problem: Problem, **options: Any) -> Any:
         collects = gc.isenabled()
         gc.disable()
         try:
@@ -128,4 +128,4 @@ def releases_memory(verb: Verb) -> Verb:
             return report
         return report
 
-    return cast(Verb, released)
+    return cast(Verb, run_and_release)

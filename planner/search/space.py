@@ -279,7 +279,7 @@ class FeatureSplit:
         sizes = moved.shape[1 : 1 + len(self.modes)]
         return moved.reshape(moved.shape[0], prod(sizes), prod(moved.shape[1 + len(self.modes) :]))
 
-    def chosen(self, features: Columns, mode: Any, overlaps: Any) -> Columns:
+    def choose(self, features: Columns, mode: Any, overlaps: Any) -> Columns:
         """Return the values of the features at flat indices of modes and overlaps."""
         columns: Columns = {}
         for names, flat in ((self.modes, mode), (self.overlaps, overlaps)):

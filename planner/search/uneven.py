@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import lru_cache
 from itertools import groupby, pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from constraints.stages import (
     kinds_met,
     objective,
     options_of_dealings,
+    read_solution,
 )
 from costmodel.facts.model import Model
 from costmodel.models.patterns import LayerPattern, layer_pattern
@@ -68,12 +69,14 @@ from costmodel.strategy import (
     default_microbatch_group,
 )
 from costmodel.tables import Facts, microbatches
-from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
-from planner.search.candidates import CostLike, Ints, Memory, Run
+from planner.search.candidates import CostLike, Ints, Memory
 from planner.search.candidates import fits as memory_fits
 from planner.search.domains import FEATURES, cheap_recompute, job_choices
 from planner.search.space import CandidateBlock, Space, strategy_of
+
+if TYPE_CHECKING:
+    from planner.search.branch_and_bound import Search
 
 MOST_MOVES = 1024
 """Moves that are simulated at once, those between near stages first; affects time only."""
@@ -818,7 +821,7 @@ def interleaves_unevenly(pattern: LayerPattern | None) -> bool:
 
 def stage_restrictions(problem: Problem, space: Space) -> Iterator[str]:
     """Yield a sentence for each restriction that the search over uneven stages adds by itself."""
-    if problem.search.stages == StageChoice.EVEN:
+    if problem.search.stages == "even":
         return
     if not {*space.features["recompute"].tolist()} <= {*recompute_to_try(problem)}:
         yield (
@@ -830,7 +833,7 @@ def stage_restrictions(problem: Problem, space: Space) -> Iterator[str]:
         return
     if not interleaves_unevenly(pattern):
         yield "Stages of interleaved pipelines stay even: the model's layers repeat no short pattern."
-    elif problem.search.stages == StageChoice.FREE:
+    elif problem.search.stages == "free":
         yield "Ranks with several chunks recompute all of their layers alike: the kinds of layers alternate."
 
 
@@ -846,14 +849,14 @@ class StageSearch:
         Recomputation of the best strategies with even stages, best first.
     """
 
-    def __init__(self, run: Run, found: Sequence[Recompute]) -> None:
+    def __init__(self, run: Search, found: Sequence[Recompute]) -> None:
         self.run = run
         tried = {*recompute_to_try(run.problem), *found[:MOST_FOUND]}
         self.space = run.cost_table.space.keep_values(recompute=tried)
         self.facts = self.space.facts
         self.leading = num_leading(self.facts.model)
         self.pattern = alternating_pattern(self.facts.model)
-        self.free = run.problem.search.stages == StageChoice.FREE
+        self.free = run.problem.search.stages == "free"
         self.fewest = least_layers(run.problem)
         self.num_outer = self.num_bounded = self.num_solved = 0
         self.least_ticks = 0
@@ -973,8 +976,8 @@ class StageSearch:
     def fit(self, device: Any, host: Any) -> Any:
         """Tell whether bytes fit, by the memory rules."""
         memory = Memory(device_bytes=np.asarray(device), host_bytes=np.asarray(host))
-        answer = memory_fits(self.facts, self.space.rules, memory, self.run.cost_table.headroom_bytes)
-        return answer.device & answer.host
+        fit, host_fit = memory_fits(self.facts, self.space.rules, memory, self.run.cost_table.headroom_bytes)
+        return fit & host_fit
 
     def all_modes(self, block: CandidateBlock) -> list[Mode]:
         """List every pair of recomputation and offload that any of some rows may have."""
@@ -1090,11 +1093,12 @@ class StageSearch:
         if encoding is None:
             return
         self.num_solved += 1
-        status, solver = self.run.solve(encoding.model)
+        model, classes = encoding
+        status, solver = self.run.solve(model)
         if status in (cp_model.FEASIBLE, cp_model.UNKNOWN):
             self.run.leave(int(one.outer.seconds / TICK_SECONDS))
         if status in (cp_model.FEASIBLE, cp_model.OPTIMAL):
-            chosen = encoding.chosen(solver, options)
+            chosen = read_solution(classes, solver, options)
             assert objective(options, chosen, pipeline) == round(solver.objective_value)
             layout = layout_of(one.choices, which[chosen])
             strategy = replace(strategy_of(one.outer.decisions), layout=layout, **_most_common(layout))

@@ -18,7 +18,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from costmodel.errors import SpecError
-from costmodel.record import record
 from planner.batch.job_result import LOST, JobOutcome
 from planner.confinement import ConfinedPool
 from planner.serve import page
@@ -130,8 +129,8 @@ def build_app(answers: Answers, *, hosts: tuple[str, ...] = LOCAL_HOSTS, token: 
     ]
     guards = [Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)]
     if token is not None:
-        guards.append(Middleware(_TokenGuard, token=token))
-    return Starlette(routes=routes, middleware=[Middleware(_Headers), *guards])
+        guards.append(Middleware(_require_token, token=token))
+    return Starlette(routes=routes, middleware=[Middleware(_add_headers), *guards])
 
 
 Handler = Callable[[Request, Answers], Awaitable[Response]]
@@ -195,13 +194,10 @@ def _asset(name: str) -> Callable[[Request], Response]:
 # --- guards ------------------------------------------------------------------------------------------------
 
 
-@record(frozen=True, slots=True)
-class _Headers:
-    """Adds the headers of a local page; a plan's page brings a policy of its own."""
+def _add_headers(app: ASGIApp) -> ASGIApp:
+    """Add the headers of a local page; a plan's page brings a policy of its own."""
 
-    app: ASGIApp
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with(message: Message) -> None:
             if message["type"] == "http.response.start":
                 own: Mapping[str, Any] = HEADERS
@@ -210,30 +206,30 @@ class _Headers:
                 message["headers"] = [*message["headers"], *((k.encode(), v.encode()) for k, v in own.items())]
             await send(message)
 
-        await self.app(scope, receive, send_with)
+        await app(scope, receive, send_with)
+
+    return answer
 
 
-@record(frozen=True, slots=True)
-class _TokenGuard:
-    """Lets requests with the token pass; one with the token in its query gets a cookie."""
+def _require_token(app: ASGIApp, token: str) -> ASGIApp:
+    """Let requests with the token pass; one with the token in its query gets a cookie."""
 
-    app: ASGIApp
-    token: str
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self.app(scope, receive, send)
+            await app(scope, receive, send)
             return
         request = Request(scope)
         bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
         in_query = request.query_params.get("token", "")
         given = bearer or in_query or request.cookies.get(COOKIE, "")
-        if not hmac.compare_digest(given.encode(), self.token.encode()):
+        if not hmac.compare_digest(given.encode(), token.encode()):
             text = "A token is needed: open the link that 'planner serve' printed."
             await PlainTextResponse(text, status_code=401)(scope, receive, send)
         elif in_query:
             home = Response(status_code=303, headers={"location": "/"})
-            home.set_cookie(COOKIE, self.token, httponly=True, samesite="strict")
+            home.set_cookie(COOKIE, token, httponly=True, samesite="strict")
             await home(scope, receive, send)
         else:
-            await self.app(scope, receive, send)
+            await app(scope, receive, send)
+
+    return answer

@@ -116,7 +116,7 @@ class Counts:
         """Return the number of runs with at least some number."""
         return sum(runs for value, runs in self.values(dimension, among).items() if int(value) >= number)
 
-    def within(self, dimension: str, number: int, among: str) -> int:
+    def count_within(self, dimension: str, number: int, among: str) -> int:
         """Return the number of runs with at most some number."""
         return sum(runs for value, runs in self.values(dimension, among).items() if int(value) <= number)
 

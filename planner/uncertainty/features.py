@@ -70,7 +70,7 @@ class Axis:
     values: Callable[..., Any]
     meets: tuple[str, ...] = ()
 
-    def of(self, scale_up_size: int, decisions: Mapping[str, Any]) -> Any:
+    def read_values(self, scale_up_size: int, decisions: Mapping[str, Any]) -> Any:
         """Return values of the axis for decisions by name, and the number of devices of a scale-up domain."""
         return self.values(scale_up_size, **{name: np.asarray(decisions[name]) for name in self.decisions})
 
@@ -218,7 +218,7 @@ class Unproven:
 def tokens_of(cluster: Cluster, strategy: Strategy) -> list[tuple[Axis, int]]:
     """Return the features of a strategy that need evidence, and the degrees above 1 that may be paired with them."""
     decisions = strategy.decisions()
-    values = ((axis, int(axis.of(cluster.scale_up_size, decisions))) for axis in AXES.values())
+    values = ((axis, int(axis.read_values(cluster.scale_up_size, decisions))) for axis in AXES.values())
     matters = {"token_dispatcher": strategy.ep > 1, "sharding": strategy.dp * strategy.cp > 1}
     return [(axis, value) for axis, value in values if value not in axis.usual and matters.get(axis.name, True)]
 
@@ -345,7 +345,7 @@ class Evidence:
         (axis, value), *others = tokens
         counts = read_counts()
         if axis in (DEEP, WIDE, NARROW, SHORT):
-            count = counts.reaching if axis in (DEEP, WIDE) else counts.within
+            count = counts.reaching if axis in (DEEP, WIDE) else counts.count_within
             return count("cp_tokens" if axis is SHORT else axis.name, value, self.own) if self.own else 0
         among = self.own
         if among is None and axis.name in INHERITED and not any(other in FEATURES for other, _ in others):
@@ -554,7 +554,7 @@ def _alone(known: Evidence, axis: Axis, proven: frozenset[int], scale_up_size: i
     allowed = {int(value) for value in (*axis.usual, *proven)}
 
     def holds(**decisions: Any) -> Holds:
-        values = np.asarray(axis.of(scale_up_size, decisions))
+        values = np.asarray(axis.read_values(scale_up_size, decisions))
         answer: Holds = reduce(or_, (values == one for one in sorted(allowed)))
         return answer
 
@@ -582,7 +582,7 @@ def _pair(
         return None
 
     def holds(**decisions: Any) -> Holds:
-        have, meet = (np.asarray(axis.of(scale_up_size, decisions)) for axis in (first, second))
+        have, meet = (np.asarray(axis.read_values(scale_up_size, decisions)) for axis in (first, second))
         together = reduce(or_, ((have == a) & (meet == b) for a, b in apart))
         answer: Holds = np.logical_not(together)
         return answer

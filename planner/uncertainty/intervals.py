@@ -6,9 +6,8 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
-from enum import StrEnum
 from functools import cache
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -182,7 +181,7 @@ def _passes(source: SampledSource, operator: Operator) -> Iterator[Pass]:
         (forward_passes(operator), source.forward_seconds(operator)),
         (backward_passes(operator), source.backward_seconds(operator)),
     ):
-        known = [source.found(operator, of_pass) for of_pass in of_passes]
+        known = [source.find_pass(operator, of_pass) for of_pass in of_passes]
         if not all(known):
             yield float(seconds), ROOFLINE_DEVIATION, False
             continue
@@ -235,15 +234,11 @@ ONE_DEVICE, ONE_NODE, SEVERAL_NODES = "one device", "one node", "several nodes"
 ANY = "any"
 
 
-class Unseen(StrEnum):
-    """Property of a job that the runs of a fit did not have."""
-
-    NOTHING = "nothing"
-    MODEL = "model"
-    SOFTWARE = "software"
+Unseen: TypeAlias = Literal["nothing", "model", "software"]
+"""Property of a job that the runs of a fit did not have."""
 
 
-UNSEEN_WORDS = {Unseen.NOTHING: "", Unseen.MODEL: "other models", Unseen.SOFTWARE: "other software"}
+UNSEEN_WORDS = {"nothing": "", "model": "other models", "software": "other software"}
 
 
 @strict_record(frozen=True, kw_only=True, slots=True)
@@ -266,7 +261,7 @@ class Kind:
     device: str = ANY
     model: str = ANY
     scale: str = ANY
-    unseen: Unseen = Unseen.NOTHING
+    unseen: Unseen = "nothing"
 
     def broader(self) -> Iterator[Kind]:
         """Yield the kind and broader kinds for too few runs, nearest first."""
@@ -338,7 +333,7 @@ def intervals() -> Intervals:
     return read_stored(Intervals, TABLE, "planner.uncertainty")
 
 
-def kind_of(model: Model, cluster: Cluster, *, unseen: Unseen = Unseen.NOTHING) -> Kind:
+def kind_of(model: Model, cluster: Cluster, *, unseen: Unseen = "nothing") -> Kind:
     """Return the kind of runs that a job is compared with, for something unseen by the fit."""
     scale = ONE_DEVICE if cluster.num_devices == 1 else ONE_NODE if cluster.num_nodes == 1 else SEVERAL_NODES
     return Kind(device=cluster.device.architecture or ANY, model=architecture_of(model), scale=scale, unseen=unseen)
@@ -359,12 +354,12 @@ def release_name(cluster: Cluster) -> str:
 def unseen_of(model: Model, cluster: Cluster, known: Intervals) -> tuple[Unseen, ...]:
     """List unmeasured properties of a job on its device architecture: its software release, and its model size."""
     architecture = cluster.device.architecture or ANY
-    found = []
+    found: list[Unseen] = []
     if release_name(cluster) not in known.releases.get(architecture, ()):
-        found.append(Unseen.SOFTWARE)
+        found.append("software")
     if size_of(model) not in known.models.get(architecture, ()):
-        found.append(Unseen.MODEL)
-    return tuple(found) or (Unseen.NOTHING,)
+        found.append("model")
+    return tuple(found) or ("nothing",)
 
 
 def spread_of(spreads: Sequence[Spread], kind: Kind) -> Spread:
@@ -411,20 +406,20 @@ def fit_spread(kind: Kind, errors: Sequence[Error], *, symmetric: bool) -> Sprea
     level = min(COVERAGE * (1 + 1 / len(sizes)), 1.0)
     logs = np.array([error.log for error in errors])
     if symmetric:
-        upper = weighted_quantile(np.abs(logs), weights, level)
+        upper = find_weighted_quantile(np.abs(logs), weights, level)
         lower = -upper
     else:
-        every = (weights,) if kind.unseen is Unseen.NOTHING else (weights, np.ones(len(errors)))
-        lower = min(weighted_quantile(logs, one, (1 - level) / 2) for one in every)
-        upper = max(weighted_quantile(logs, one, (1 + level) / 2) for one in every)
+        every = (weights,) if kind.unseen == "nothing" else (weights, np.ones(len(errors)))
+        lower = min(find_weighted_quantile(logs, one, (1 - level) / 2) for one in every)
+        upper = max(find_weighted_quantile(logs, one, (1 + level) / 2) for one in every)
     return Spread(kind=kind, groups=len(sizes), rows=len(errors), lower=round(lower, 4), upper=round(upper, 4))
 
 
-def weighted_quantile(values: np.ndarray, weights: np.ndarray, level: float) -> float:
+def find_weighted_quantile(values: np.ndarray, weights: np.ndarray, level: float) -> float:
     """
     Return the value below which a share of the weight lies, linear between the middles of the weights.
 
-    >>> weighted_quantile(np.array([3.0, 1.0, 2.0]), np.ones(3), 0.5)
+    >>> find_weighted_quantile(np.array([3.0, 1.0, 2.0]), np.ones(3), 0.5)
     2.0
     """
     order = np.argsort(values)
@@ -455,9 +450,9 @@ NORMAL_80 = 1.2816
 
 """Standard deviations of a normal distribution between which, on both sides, ``COVERAGE`` lies."""
 
-UNSEEN_BY_GAP = {
-    **dict.fromkeys(("software", "software on device", "device", "release"), Unseen.SOFTWARE),
-    **dict.fromkeys(("kind", "family"), Unseen.MODEL),
+UNSEEN_BY_GAP: dict[str, Unseen] = {
+    **dict.fromkeys(("software", "software on device", "device", "release"), "software"),
+    **dict.fromkeys(("kind", "family"), "model"),
 }
 
 """Held-out runs whose errors represent a gap, by its dimension."""
@@ -507,8 +502,8 @@ def _spread_of_others(model: Model, cluster: Cluster, gaps: Sequence[Gap]) -> tu
     """Return errors of comparable runs, and of other models or software where those are unmeasured: the widest ends."""
     known = intervals()
     by_gaps = (UNSEEN_BY_GAP[gap.dimension] for gap in gaps if not gap.runs and gap.dimension in UNSEEN_BY_GAP)
-    unseen = dict.fromkeys((Unseen.NOTHING, *unseen_of(model, cluster, known), *by_gaps))
-    found = [spread_of(known.steps, kind_of(model, cluster, unseen=one)) for one in unseen]
+    unseen: tuple[Unseen, ...] = ("nothing", *unseen_of(model, cluster, known), *by_gaps)
+    found = [spread_of(known.steps, kind_of(model, cluster, unseen=one)) for one in dict.fromkeys(unseen)]
     widest = max(found, key=lambda spread: spread.upper - spread.lower)
     spread = replace(widest, lower=min(spread.lower for spread in found), upper=max(spread.upper for spread in found))
     return spread, f"{spread.rows} measured runs in {spread.groups} groups ({spread.kind.text})"

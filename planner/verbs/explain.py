@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, fields, replace
-from enum import StrEnum
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from costmodel.step import estimate as detail
 from costmodel.step import step
 from costmodel.step.layouts import strategy_seconds
 from costmodel.strategy import DECISIONS, ENUMS, FLAGS, Strategy
-from planner.jobs.limits import SearchLimits, StageChoice
+from planner.jobs.limits import SearchLimits
 from planner.jobs.problem import Problem, require_problem
 from planner.jobs.strategy_file import StrategyFile, is_whole
 from planner.results import EXIT_CODES, Displayed, EstimateReport, Plan, PlanReport
@@ -49,20 +48,13 @@ EXIT_UNFINISHED = 3
 # --- records -----------------------------------------------------------------------------------------------
 
 
-class Kind(StrEnum):
-    """The origin of a constraint."""
-
-    ENTRY = "entry"
-    MEMORY = "memory"
-    HOST_MEMORY = "host_memory"
-    HEADROOM = "headroom"
-    FRAMEWORKS = "framework_rules"
-    PREFERENCES = "preferences"
-    EVIDENCE = "evidence"
-    SEARCH_BOUND = "search_bound"
+BindingKind: TypeAlias = Literal[
+    "entry", "memory", "host_memory", "headroom", "framework_rules", "preferences", "evidence", "search_bound"
+]
+"""The origin of a constraint."""
 
 
-SUPERSETS = (Kind.FRAMEWORKS, Kind.PREFERENCES, Kind.EVIDENCE, Kind.SEARCH_BOUND)
+SUPERSETS = ("framework_rules", "preferences", "evidence", "search_bound")
 """Kinds whose removal can only enlarge a space; if its size stays, the space is the same."""
 
 OF_A_KIND = ("framework_rules", "preferences", "is_bold")
@@ -94,7 +86,7 @@ class Binding:
         Step time of that strategy, and the memory that it lacks.
     """
 
-    kind: Kind
+    kind: BindingKind
     what: str
     strategy: Strategy | None
     step_seconds: float
@@ -304,7 +296,7 @@ def explain_plan(report: PlanReport, clock: Clock) -> Explanation:
             without_more.append(what)
             continue
         binding = _binding(kind, what, search(_limit_time(relaxed, clock)), seconds)
-        if kind is Kind.MEMORY and binding.saved_seconds:
+        if kind == "memory" and binding.saved_seconds:
             binding = _add_next(binding, problem, seconds, clock)
         found.append(binding)
     return Explanation(
@@ -326,14 +318,14 @@ def _even_out_stages(report: PlanReport, clock: Clock) -> tuple[Problem, Outcome
     If a job gives several values of settings, those of its best plan are used.
     """
     problem = report.chosen
-    if problem.search.stages == StageChoice.EVEN and not report.alternatives:
+    if problem.search.stages == "even" and not report.alternatives:
         return problem, report.outcome
-    even = replace(problem, top=1).change_limits(stages=StageChoice.EVEN)
+    even = replace(problem, top=1).change_limits(stages="even")
     outcome = search(_limit_time(even, clock))
     return (even, outcome) if outcome.strategies else (problem, report.outcome)
 
 
-def _binding(kind: Kind, what: str, outcome: Outcome, seconds: float) -> Binding:
+def _binding(kind: BindingKind, what: str, outcome: Outcome, seconds: float) -> Binding:
     fastest = outcome.step_seconds[0] if outcome.strategies else np.inf
     saved = seconds - fastest
     return Binding(
@@ -346,26 +338,26 @@ def _binding(kind: Kind, what: str, outcome: Outcome, seconds: float) -> Binding
     )
 
 
-def _relaxations(problem: Problem) -> Iterator[tuple[Kind, str, Problem]]:
+def _relaxations(problem: Problem) -> Iterator[tuple[BindingKind, str, Problem]]:
     """Yield each constraint that a user can change, and the problem without it."""
     limits, rules = problem.search, problem_rules(problem)
-    yield Kind.MEMORY, "device memory", move_to_device(problem, memory_bytes=ENDLESS_BYTES)
-    yield Kind.HOST_MEMORY, "host memory", move_to_device(problem, host_memory_bytes=ENDLESS_BYTES)
+    yield "memory", "device memory", move_to_device(problem, memory_bytes=ENDLESS_BYTES)
+    yield "host_memory", "host memory", move_to_device(problem, host_memory_bytes=ENDLESS_BYTES)
     if limits.memory_headroom_bytes:
-        yield Kind.HEADROOM, "search.memory_headroom_gib", problem.change_limits(memory_headroom_bytes=0.0)
+        yield "headroom", "search.memory_headroom_gib", problem.change_limits(memory_headroom_bytes=0.0)
     for what, released in release_limits(problem).items():
-        yield Kind.ENTRY, what, released
+        yield "entry", what, released
     if limits.framework_rules:
         what = "search.framework_rules" if limits.target is None else "search.target"
-        yield Kind.FRAMEWORKS, what, problem.change_limits(framework_rules=False)
+        yield "framework_rules", what, problem.change_limits(framework_rules=False)
     if limits.preferences:
-        yield Kind.PREFERENCES, "search.preferences", problem.change_limits(preferences=False)
+        yield "preferences", "search.preferences", problem.change_limits(preferences=False)
     if limits.needs_evidence:
-        yield Kind.EVIDENCE, "search.evidence", problem.change_limits(is_bold=True)
+        yield "evidence", "search.evidence", problem.change_limits(is_bold=True)
     for name, bound in SEARCH_BOUNDS.items():
         if bound in rules.bounds:
             allow = {**limits.allow, name: _every_value(problem, name)}
-            yield Kind.SEARCH_BOUND, sentence(bound), problem.change_limits(allow=allow)
+            yield "search_bound", sentence(bound), problem.change_limits(allow=allow)
 
 
 def move_to_device(problem: Problem, **changes: Any) -> Problem:

@@ -124,7 +124,7 @@ def _closest_of(problem: Problem, space: Space, memory: MemoryFunction, rows: In
         missing = np.where(which, every, np.inf)
         row, mode = np.unravel_index(missing.argmin(), every.shape)
         if np.isfinite(missing[row, mode]):
-            features = fold.chosen(block.features, mode, overlaps[row, mode].argmax())
+            features = fold.choose(block.features, mode, overlaps[row, mode].argmax())
             values = {name: int(degrees[row]) for name, degrees in block.degrees.items()}
             values |= {name: int(value) for name, value in features.items()}
             return MemoryGap(

@@ -11,7 +11,6 @@ from costmodel.events import log_progress
 from costmodel.record import record
 from costmodel.step import estimate as detail
 from costmodel.step.estimate import Estimate
-from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.results import EXIT_CODES, PlanReport
 from planner.search.candidates import memory_only
@@ -159,7 +158,5 @@ def _search_point(problem: Problem, amount: float, clock: Clock) -> list[Point]:
 
 def _limit_memory(problem: Problem, nbytes: float) -> Problem:
     """Return the problem on GPUs with so much usable memory, with one strategy with even stages to find."""
-    limited = move_to_device(problem, memory_bytes=nbytes).change_limits(
-        memory_headroom_bytes=0.0, stages=StageChoice.EVEN
-    )
+    limited = move_to_device(problem, memory_bytes=nbytes).change_limits(memory_headroom_bytes=0.0, stages="even")
     return replace(limited, top=1)

@@ -10,7 +10,6 @@ from constraints import find_violations, sentence
 from costmodel import GIB_BYTES
 from costmodel.errors import SpecError
 from costmodel.record import record
-from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.jobs.run_jobs import LISTED, recipe
 from planner.results import EstimateReport
@@ -105,7 +104,7 @@ def reasons_outside(report: EstimateReport) -> Iterator[str]:
         yield f"The search leaves {headroom / GIB_BYTES:.1f} GiB free (search.memory_headroom_gib)."
     bounds = find_violations(problem.facts, strategy.decisions(), rules=problem_rules(problem).bounds)
     yield from (sentence(rule) for rule in bounds)
-    if strategy.layout is not None and problem.search.stages == StageChoice.EVEN and problem.search.asks_stages:
+    if strategy.layout is not None and problem.search.stages == "even" and problem.search.asks_stages:
         yield "search.stages: stages are even."
 
 

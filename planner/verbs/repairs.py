@@ -114,7 +114,7 @@ def _fewest_devices(problem: Problem) -> int:
     may be on the host.
     """
     device = problem.facts.cluster.device
-    precision = problem.facts.workload.precision.on(device.silicon)
+    precision = problem.facts.workload.precision.adapt_to(device.silicon)
     of_weight = min(precision.weight_bytes, precision.wide_weight_bytes)
     nbytes = parameters(problem.facts.model) * (of_weight + precision.gradient_bytes)
     return ceil(nbytes / max(device.memory_bytes - problem.search.memory_headroom_bytes, 1.0))
@@ -598,8 +598,8 @@ class _Relaxation:
         for chunk in chunks(rows[np.isnan(self.least_bytes[rows, 0])]):
             self.clock.require()
             least = least_memory(self.facts, self.degrees(chunk), self.features)
-            fit = fits(self.facts, self.rules, least, self.problem.search.memory_headroom_bytes)
-            self.least_bytes[chunk] = np.where(fit.device, least.device_bytes, np.inf)
+            fit, _ = fits(self.facts, self.rules, least, self.problem.search.memory_headroom_bytes)
+            self.least_bytes[chunk] = np.where(fit, least.device_bytes, np.inf)
         return np.asarray(np.isfinite(self.least_bytes[np.ix_(rows, np.array(modes))]).any(axis=1))
 
     def degrees(self, rows: NDArray[np.int64]) -> Columns:
@@ -619,8 +619,8 @@ class _Relaxation:
         for chunk, owned in zip(chunks(rows), chunks(owners), strict=True):
             self.clock.require()
             used, _ = self.mode_memory(chunk)
-            fit = fits(self.facts, self.rules, used, self.problem.search.memory_headroom_bytes)
-            both = (fit.device[..., None, None] == answers[:, None]) & (fit.host[..., None, None] == answers)
+            device, host = fits(self.facts, self.rules, used, self.problem.search.memory_headroom_bytes)
+            both = (device[..., None, None] == answers[:, None]) & (host[..., None, None] == answers)
             for one in np.unique(owned).tolist():
                 occurs[names[one]] |= both[owned == one].any(axis=0)
         return occurs

@@ -203,7 +203,7 @@ def test_a_goal_is_met_from_its_side():
 # --- intervals ---------------------------------------------------------------------------------------------
 
 
-def some_errors(case, folds: str, logs, unseen: Unseen = Unseen.NOTHING) -> list[LeftOutError]:
+def some_errors(case, folds: str, logs, unseen: Unseen = "nothing") -> list[LeftOutError]:
     """One group for each error."""
     kind = Kind(device="hopper", model="dense", scale="several nodes", unseen=unseen)
     return [
@@ -225,8 +225,8 @@ def test_coverage_counts_rows_inside_the_intervals_of_others(tmp_path):
 def test_models_count_once_however_many_rows_they_have(tmp_path):
     """Nine models near the prediction and one far off with ninety rows: nine of ten models, not nine of 99 rows."""
     (one,) = predicted(tmp_path, {"id": "a"})
-    near = some_errors(one, leaving.MODEL, np.linspace(-0.1, 0.1, 40), Unseen.MODEL)
-    far = some_errors(one, leaving.MODEL, np.full(90, 2.0), Unseen.MODEL)
+    near = some_errors(one, leaving.MODEL, np.linspace(-0.1, 0.1, 40), "model")
+    far = some_errors(one, leaving.MODEL, np.full(90, 2.0), "model")
     far = [replace(each, error=replace(each.error, group="far")) for each in far]
 
     found, rows = (each for each in coverages([*near, *far]) if each.name == "unseen models")
@@ -254,7 +254,7 @@ def test_errors_of_differences_cancel_what_both_share(tmp_path):
 
     found = left_out_errors(timed, seconds)
 
-    assert [one.error.kind.unseen for one in found] == [Unseen.NOTHING] * 2 + [Unseen.MODEL] * 2
+    assert [one.error.kind.unseen for one in found] == ["nothing"] * 2 + ["model"] * 2
     (difference,) = difference_errors(found)
     assert difference.log == pytest.approx(np.log(1.1 / 1.21))
 

@@ -285,11 +285,11 @@ def test_bytes_per_parameter_of_a_recipe(name, total):
 def test_blackwell_needs_no_transposed_copies(name, spared):
     """One byte less of each element and weight with one scale per tensor; scales of blocks lie along one axis each."""
     recipe = catalog.precision(name)
-    there = recipe.on(catalog.device("b200").silicon)
+    there = recipe.adapt_to(catalog.device("b200").silicon)
 
     assert (recipe.cast_bytes - there.cast_bytes, recipe.copy_bytes - there.copy_bytes) == (spared, spared)
-    assert recipe.on(catalog.device("h100-80gb-sxm").silicon) == recipe.on(Silicon()) == recipe
-    assert there.on(catalog.device("b200").silicon) == there
+    assert recipe.adapt_to(catalog.device("h100-80gb-sxm").silicon) == recipe.adapt_to(Silicon()) == recipe
+    assert there.adapt_to(catalog.device("b200").silicon) == there
 
 
 def test_bytes_of_an_nvfp4_cast():

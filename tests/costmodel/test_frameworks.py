@@ -336,8 +336,8 @@ def test_settings_are_laid_over_the_frameworks_own():
     """What is said holds, the rest is as it was."""
     usual = Settings(gradient_dtype="bf16", fp8_param_gather=True)
 
-    assert Settings(gradient_dtype="fp32").over(usual) == Settings(gradient_dtype="fp32", fp8_param_gather=True)
-    assert Settings(fp8_param_gather=False).over(usual).fp8_param_gather is False
+    assert Settings(gradient_dtype="fp32").fill_from(usual) == Settings(gradient_dtype="fp32", fp8_param_gather=True)
+    assert Settings(fp8_param_gather=False).fill_from(usual).fp8_param_gather is False
 
 
 # --- the catalog's releases --------------------------------------------------------------------------------

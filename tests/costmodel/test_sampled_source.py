@@ -95,7 +95,7 @@ class TestTimes:
         np.testing.assert_allclose(many, single, rtol=1e-12)
 
     def test_a_shape_is_computed_once(self):
-        known = load_learned_times(a_sampled(*PASSES), 100).get("matmul", "forward", "bf16")
+        known = load_learned_times(a_sampled(*PASSES), 100)("matmul", "forward", "bf16")
         before, sizes = len(known._once.known), {"m": np.full(1000, 777.0), "n": 64.0, "k": 64.0}
         first = known.seconds(sizes)
         assert len(known._once.known) == before + 1

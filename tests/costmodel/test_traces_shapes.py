@@ -10,7 +10,7 @@ import pytest
 
 from costmodel.errors import SpecError
 from costmodel.facts.workload import Workload
-from costmodel.timing.sampled_source import SampledPasses
+from costmodel.timing.sampled_source import LearnedTimes
 from planner.measure.traces.building import execution_graph
 from planner.measure.traces.events import Category, Operands
 from planner.measure.traces.graph import ExecutionGraph
@@ -131,47 +131,47 @@ class TestExplanations:
 
     def test_tokens_and_widths(self) -> None:
         """8 is two sequences of four: twice as long, 16; 10 is the feed-forward."""
-        found = Explanations(SIZES, LONGER).explained((TOKENS, FEED_FORWARD), "activation")
+        found = Explanations(SIZES, LONGER).explain((TOKENS, FEED_FORWARD), "activation")
         assert found == ((16, 10), True, ())
 
     def test_one_of_a_matmul_is_tokens(self) -> None:
         """Hidden size and tokens are both 8; whichever is which, twice the tokens is twice the work."""
         widths = {"hidden size": 8, "feed-forward": 10}
         same = Explanations(some_sizes(widths=widths), some_sizes(widths=widths, sequence_length=8))
-        found = same.explained((8, 10, 8), "matmul")
+        found = same.explain((8, 10, 8), "matmul")
         assert (np.prod(found.after), found.is_sure) == (2 * 8 * 10 * 8, True)
 
     def test_weights_have_no_tokens(self) -> None:
         """8 x 8 of an optimizer stays, as an activation it grows."""
         widths = {"hidden size": 8}
         same = Explanations(some_sizes(widths=widths), some_sizes(widths=widths, sequence_length=8))
-        assert np.prod(same.explained((8, 8), "weight").after) == 64
-        assert np.prod(same.explained((8, 8), "activation").after) == 128
+        assert np.prod(same.explain((8, 8), "weight").after) == 64
+        assert np.prod(same.explain((8, 8), "activation").after) == 128
 
     def test_what_may_be_two_things_is_not_sure(self) -> None:
         """Heads and hidden size are both 6, and only one of them grows."""
         two = Explanations(
             some_sizes(widths={"hidden size": 6, "heads": 6}), some_sizes(widths={"hidden size": 12, "heads": 6})
         )
-        assert two.explained((TOKENS, 6), "activation") == ((8, 12), False, ())
+        assert two.explain((TOKENS, 6), "activation") == ((8, 12), False, ())
 
     def test_unknown_sizes_stay(self) -> None:
         """7 is nothing of the job."""
-        assert Explanations(SIZES, LONGER).explained((TOKENS, 7), "activation") == ((16, 7), True, (7,))
+        assert Explanations(SIZES, LONGER).explain((TOKENS, 7), "activation") == ((16, 7), True, (7,))
 
     def test_ranks_that_split(self) -> None:
         """Two tensor-parallel ranks instead of one: half of the feed-forward, the same hidden size."""
         split = some_sizes(tp=2, widths={"hidden size": 6, "feed-forward": 5}, whole={"feed-forward": 10})
         one = replace(SIZES, whole={"feed-forward": 10})
-        assert Explanations(one, split).explained((10, 6), "weight").after == (5, 6)
-        assert Explanations(split, one).explained((5, 6), "weight").after == (10, 6)
-        assert Explanations(split, one).explained((10, 6), "weight").after == (10, 6)
+        assert Explanations(one, split).explain((10, 6), "weight").after == (5, 6)
+        assert Explanations(split, one).explain((5, 6), "weight").after == (10, 6)
+        assert Explanations(split, one).explain((10, 6), "weight").after == (10, 6)
 
     def test_attention_has_the_sequence_twice(self) -> None:
         """Two sequences of four tokens, with three heads of five: twice as long is four times the scores."""
         widths = {"heads": 3, "head": 5}
         found = Explanations(some_sizes(widths=widths), some_sizes(widths=widths, sequence_length=8))
-        assert found.explained((2, 3, 4, 5, 4), "attention").after == (2, 3, 8, 5, 8)
+        assert found.explain((2, 3, 4, 5, 4), "attention").after == (2, 3, 8, 5, 8)
 
     def test_models_of_other_parts(self) -> None:
         """A model with experts is none without, made larger."""
@@ -301,7 +301,7 @@ class TestDevices:
     def test_samples_say_the_ratio(self) -> None:
         """Where the machine takes three times as long for twice the rows, so does the kernel."""
         graph = a_graph(a_device())
-        found = retime_tasks(graph, SIZES, LONGER, samples=cast("SampledPasses", Sampled()))
+        found = retime_tasks(graph, SIZES, LONGER, samples=cast("LearnedTimes", Sampled().get))
         assert by_name(graph, found)["some_gemm"] == [3006, 6006]
 
     def test_a_long_norm_is_no_overhead_of_matmuls(self) -> None:

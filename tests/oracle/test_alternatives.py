@@ -10,7 +10,7 @@ import pytest
 
 from planner import load, plan
 from planner.search.alternatives import search_each
-from planner.search.certificate import Verdict, certify
+from planner.search.certificate import certify
 from planner.search.solver import Clock
 from planner.verbs.plan import evaluate
 from tests.oracle import in_step
@@ -109,6 +109,6 @@ def test_an_answer_that_is_too_slow_is_refuted_by_the_combination_that_beats_it(
 
     right, refuted = (certify(searched, one, Clock(seconds=600)) for one in (joint.outcome, wrong))
 
-    assert right.verdict == Verdict.CERTIFIED
-    assert refuted.verdict == Verdict.REFUTED
+    assert right.verdict == "certified"
+    assert refuted.verdict == "refuted"
     assert tuple(refuted.better.decisions().values())[:5] == tuple(joint.outcome.strategies[0].decisions().values())[:5]

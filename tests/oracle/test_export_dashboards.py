@@ -9,7 +9,7 @@ import yaml
 
 from planner import load, plan
 from planner.frameworks import export
-from planner.frameworks.dashboards import expected_figures
+from planner.frameworks.dashboards import list_expected_figures
 from tests.planner.test_job import a_job
 
 
@@ -40,7 +40,7 @@ def test_the_dashboard_is_one_of_grafana(planned):
     written = json.loads(export(planned, "grafana").files["planner.dashboard.json"])
     read = json.loads(json.dumps(schema.Dashboard.from_json(written), cls=JSONEncoder))
 
-    assert len(read["panels"]) == len(expected_figures(planned)) == 4
+    assert len(read["panels"]) == len(list_expected_figures(planned)) == 4
     for ours, theirs in zip(written["panels"], read["panels"], strict=True):
         assert {name: theirs[name] for name in ours} == ours
     assert {name: read[name] for name in ("title", "schemaVersion", "refresh", "time", "tags")} == {

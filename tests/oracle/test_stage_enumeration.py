@@ -19,7 +19,15 @@ import numpy as np
 import pytest
 from ortools.sat.python import cp_model
 
-from constraints.stages import Chunks, Pipeline, StageOptions, encode_stages, objective, options_of_dealings
+from constraints.stages import (
+    Chunks,
+    Pipeline,
+    StageOptions,
+    encode_stages,
+    objective,
+    options_of_dealings,
+    read_solution,
+)
 from costmodel.facts.model import Model
 from costmodel.models.flops import head_layers
 from costmodel.models.patterns import LayerPattern, shortest_pattern
@@ -27,7 +35,6 @@ from costmodel.pipelines.stages import layers_per_chunk
 from costmodel.step import layouts as staged
 from costmodel.strategy import Recompute, StageLayout, Strategy
 from costmodel.tables import microbatches
-from planner.jobs.limits import StageChoice
 from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import Status
 from planner.search.questions import search
@@ -165,11 +172,12 @@ def solved_objective(options: StageOptions, pipeline: Pipeline) -> int | None:
     encoding = encode_stages(options, pipeline, cut=HUGE)
     if encoding is None:
         return None
+    model, classes = encoding
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
-    if solver.solve(encoding.model) != cp_model.OPTIMAL:
+    if solver.solve(model) != cp_model.OPTIMAL:
         return None
-    chosen = encoding.chosen(solver, options)
+    chosen = read_solution(classes, solver, options)
     assert options.rank[chosen].tolist() == list(range(pipeline.pp))
     assert options.num_layers[chosen].sum() == pipeline.num_layers
     assert objective(options, chosen, pipeline) == round(solver.objective_value)
@@ -327,7 +335,7 @@ def layouts(problem: Problem, strategy: Strategy) -> Iterator[Strategy]:
     """A strategy with the layers of its stages as they are dealt, and with every other layout that it may have."""
     facts, pp, vpp = problem.facts, strategy.pp, strategy.vpp
     yield dealt_out(facts.model, strategy)
-    if problem.search.stages == StageChoice.LAYERS:
+    if problem.search.stages == "layers":
         own_mode = (strategy.recompute, 0, strategy.activation_offload)
         for sizes in shared_out(facts.model, pp, vpp):
             yield laid_out(strategy, sizes, [own_mode] * pp)
@@ -450,7 +458,7 @@ def a_random_problem(
         device=a_timed_device(devices_per_node=8),
         workload={"global_batch_size": chooser.choice([8, 12, 24]), "sequence_length": chooser.choice([128, 512])},
     )
-    stages = chooser.choice([StageChoice.LAYERS, StageChoice.FREE, StageChoice.FREE])
+    stages = chooser.choice(["layers", "free", "free"])
     limits = limits_of(pin=pin, allow=allow, framework_rules=False, preferences=chooser.random() < 0.5)
     problem = replace(problem, search=replace(limits, stages=stages))
     return tight(problem, chooser)

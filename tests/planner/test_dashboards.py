@@ -10,7 +10,7 @@ import yaml
 from planner import load, plan
 from planner.cli import main
 from planner.frameworks import DASHBOARDS, export
-from planner.frameworks.dashboards import WRITERS, expected_figures
+from planner.frameworks.dashboards import WRITERS, list_expected_figures
 from planner.report import render
 from tests.planner.test_job import a_job
 
@@ -24,7 +24,7 @@ def report():
 def test_tokens_and_mfu_fall_as_the_step_grows(report):
     """The slow end of the step is the low end of both: tokens of a step over seconds and devices."""
     planned = report.plans[0]
-    step, tokens, mfu, memory = expected_figures(planned)
+    step, tokens, mfu, memory = list_expected_figures(planned)
     workload = planned.facts.workload
 
     assert tokens.value * step.value * 8 == pytest.approx(workload.global_batch_size * workload.sequence_length)

@@ -19,7 +19,7 @@ from planner.jobs.problem import load
 from planner.report import render
 from planner.search.domains import problem_rules
 from planner.search.solver import Clock
-from planner.verbs.explain import Kind, explain, release_limits
+from planner.verbs.explain import explain, release_limits
 from planner.verbs.plan import estimate
 from planner.verbs.repairs import search_or_explain
 from tests.builders import a_model
@@ -73,7 +73,7 @@ def test_the_next_faster_strategy_is_that_of_enumeration():
         if seconds < best - TICK and host <= problem.facts.cluster.device.host_memory_bytes
     ]
 
-    found = binding(explain(problem), Kind.MEMORY)
+    found = binding(explain(problem), "memory")
 
     assert found.missing_bytes == pytest.approx(min(faster)[0] - 0.4 * GB, abs=2**20)  # the solver counts in MiB
     assert found.missing_bytes > 0
@@ -87,7 +87,7 @@ def test_a_pin_that_costs_time_binds_and_one_that_does_not_is_idle():
 
     explanation = explain(problem)
 
-    pin = binding(explanation, Kind.ENTRY, "search.pin: recompute")
+    pin = binding(explanation, "entry", "search.pin: recompute")
     without = replace(problem, search=limits_of(pin={"cp": 1}))
     assert pin.step_seconds == pytest.approx(seconds_of(without), abs=TICK)
     assert pin.saved_seconds > 0
@@ -117,7 +117,7 @@ def test_the_headroom_binds_where_it_makes_the_plan_slower():
     problem = a_tight_problem(pin=FEW_FEATURES, memory_headroom_bytes=0.1 * GB)
 
     explanation = explain(problem)
-    found = binding(explanation, Kind.HEADROOM)
+    found = binding(explanation, "headroom")
 
     (told,) = [one for one in json.loads(render(explanation, "json"))["bindings"] if one["kind"] == "headroom"]
     assert told["chance_fast"] <= told["chance_to_fit"] < 1
@@ -133,12 +133,12 @@ def test_the_headroom_binds_where_it_makes_the_plan_slower():
 def test_evidence_is_one_constraint():
     """Llama-3-8B on 8 H100: graphs of the whole iteration were measured once there, of which three are wanted."""
     explanation = explain(load(str(JOBS / "llama3-8b-8xh100.yaml")))
-    found = binding(explanation, Kind.EVIDENCE)
+    found = binding(explanation, "evidence")
     shown = [line for line in render(explanation).splitlines() if "the evidence of measured runs" in line]
 
     assert (found.what, len(shown)) == ("search.evidence", 1)
     assert found.strategy.cuda_graphs == CudaGraphs.FULL_ITERATION
-    assert not [one for one in explanation.bindings if one.kind is Kind.ENTRY]
+    assert not [one for one in explanation.bindings if one.kind == "entry"]
     assert not any("search.evidence" in one for one in explanation.idle)
 
 

@@ -98,7 +98,7 @@ class TestDevice:
         operators, unlearned = learn_operators(samples, num_processors=100)
         assert not unlearned
         law = next(one for one in operators if (one.operator, one.of_pass) == ("matmul", "wgrad"))
-        known = load_learned_times(a_file_of(operators), 100).get("matmul", "wgrad", "bf16")
+        known = load_learned_times(a_file_of(operators), 100)("matmul", "wgrad", "bf16")
         assert law.num_samples == 12
         sizes = Sizes(m=4096, n=3072, k=3072)
         true = true_seconds(Point(operator="matmul", pass_="wgrad", dtype="bf16", sizes=sizes))

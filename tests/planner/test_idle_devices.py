@@ -17,7 +17,7 @@ from planner import estimate, load, plan
 from planner.report import render
 from planner.search.alternatives import search_each, search_numbers
 from planner.search.candidates import NO_RIVALS
-from planner.search.certificate import Verdict, certify
+from planner.search.certificate import certify
 from planner.search.domains import limit_nodes, row_domains, smaller_nodes
 from planner.search.questions import search
 from planner.search.solver import Clock
@@ -243,8 +243,8 @@ def test_the_certificate_is_of_every_number():
 
     refuted = certify(searched, slower, Clock(seconds=60))
 
-    assert report.certificate.verdict == Verdict.CERTIFIED
-    assert refuted.verdict == Verdict.REFUTED
+    assert report.certificate.verdict == "certified"
+    assert refuted.verdict == "refuted"
     assert refuted.better.num_devices < 72
 
 

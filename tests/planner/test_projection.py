@@ -31,7 +31,7 @@ from planner.measure.project.projected import (
 from planner.measure.project.small_runs import small_runs
 from planner.measure.runs.predictions import Case
 from planner.report.section import gib
-from planner.uncertainty.intervals import Interval, weighted_quantile
+from planner.uncertainty.intervals import Interval, find_weighted_quantile
 from planner.uncertainty.peaks import law_of
 from tests.builders_estimate import estimate_by_recipes as estimate
 from tests.builders_kineto import event, kernel, launch, operator, write_file
@@ -320,7 +320,7 @@ class TestInterval:
         run = lines["compute"] * slower + steps + lines["optimizer"]
         weights, last = np.exp(-0.5 * (np.log(run / 0.37) / 0.02) ** 2), 1 + math.log(4)
 
-        ends = (weighted_quantile(np.log(kernels * slower + last * steps), weights, level) for level in (0.1, 0.9))
+        ends = (find_weighted_quantile(np.log(kernels * slower + last * steps), weights, level) for level in (0.1, 0.9))
         low, high = ends
 
         assert found.open_deviation == pytest.approx((high - low) / 2 / 1.2816, rel=0.1)

@@ -63,9 +63,9 @@ class RecordingBench(Bench):
         self.made.append(super().tensor(*sizes, dtype=dtype, grad=grad))
         return self.made[-1]
 
-    def in_turn(self, make, nbytes, *, share=1):
+    def cycle_inputs(self, make, nbytes, *, share=1):
         """Once."""
-        return super().in_turn(make, 2**40, share=share)
+        return super().cycle_inputs(make, 2**40, share=share)
 
 
 @pytest.fixture(scope="module")
@@ -231,7 +231,7 @@ def test_inputs_are_larger_than_the_cache():
         seen.add(made.data_ptr())
         return lambda: made.sum()
 
-    work = bench.in_turn(make, 96 * 1024)
+    work = bench.cycle_inputs(make, 96 * 1024)
 
     assert len(work.calls) == math.ceil(2.5 * 2**20 / (96 * 1024)) == 27
     assert len(seen) >= 24

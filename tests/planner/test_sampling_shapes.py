@@ -198,7 +198,7 @@ def test_filling_points_are_whole_rows():
     points = list(filling_points())
 
     assert {one.operator for one in points} >= {name for name, kind in OPERATORS.items() if "rows" in kind.needs}
-    assert all(set(OPERATORS[one.operator].needs) <= set(one.sizes.given) for one in points)
+    assert all(set(OPERATORS[one.operator].needs) <= set(one.sizes.applicable) for one in points)
     assert all(one.pass_ in OPERATORS[one.operator].passes for one in points)
     assert max(map(least_flops, points)) <= EXTENTS["cuda"].flops
 

@@ -23,7 +23,6 @@ from planner.schema.job import job_schema
 from planner.search.alternatives import search_each
 from planner.search.branch_and_bound import Status
 from planner.search.candidates import Formulas
-from planner.search.certificate import Verdict
 from planner.verbs.device_counts import plan_for_sizes
 from tests.cases import in_one_case
 
@@ -280,7 +279,7 @@ def test_each_plan_has_its_own_settings(report):
     assert {one["answer"] for one in whole["alternatives"]} <= {"found", "nothing faster"}
     assert "gradient_dtype=bf16" in render(report, "table")
     assert '{""gradient_dtype"": ""bf16""}' in render(report, "csv")
-    assert report.certificate.verdict == Verdict.CERTIFIED
+    assert report.certificate.verdict == "certified"
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])

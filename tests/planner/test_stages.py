@@ -12,7 +12,6 @@ import pytest
 from costmodel.errors import SpecError
 from costmodel.strategy import Recompute
 from planner import load, plan, render
-from planner.jobs.limits import StageChoice
 from planner.search.branch_and_bound import Status
 from planner.search.domains import cheap_recompute
 from planner.search.questions import search
@@ -80,7 +79,7 @@ def test_every_format_tells_the_stages(report):
 def test_uneven_layers_alone_keep_one_decision_for_all_ranks():
     """``layers``: what is recomputed is the strategy's own on every rank."""
     problem = a_problem(a_model(num_layers=7, vocab_size=20000), num_devices=2, **{"pin": {"pp": 2, "vpp": 1}})
-    limits = replace(problem.search, stages=StageChoice.LAYERS)
+    limits = replace(problem.search, stages="layers")
 
     (strategy,) = search(replace(problem, search=limits)).strategies
 
@@ -101,7 +100,7 @@ def test_where_nothing_even_fits_uneven_stages_may():
         facts = replace(problem.facts, cluster=replace(problem.facts.cluster, device=device))
         outcomes = [
             search(replace(problem, facts=facts, search=replace(limits, stages=stages)))
-            for stages in (StageChoice.EVEN, StageChoice.LAYERS)
+            for stages in ("even", "layers")
         ]
         found.append(tuple(outcome.status for outcome in outcomes))
 
@@ -130,7 +129,7 @@ def test_uneven_stages_recompute_what_the_best_even_ones_do():
         workload={"global_batch_size": 16, "sequence_length": 1024},
         pin=degrees | off,
     )
-    problem = replace(problem, search=replace(problem.search, stages=StageChoice.LAYERS))
+    problem = replace(problem, search=replace(problem.search, stages="layers"))
     device = replace(problem.facts.cluster.device, memory_bytes=1.3e9)
 
     outcome = search(problem.change_cluster(device=device))

@@ -145,13 +145,13 @@ class TestSideBySide:
         processes = [trace.tracks[track].process for track in trace.events.track.tolist()]
 
         assert processes.count("measured rank 0 device 0") == processes.count("replayed rank 0 device 0") == 3
-        assert trace.tracks[trace.events.track[trace.of(Category.ANNOTATION)[0]]].number == "critical path"
-        assert int(trace.events.duration[trace.of(Category.ANNOTATION)].sum()) == 400_000
+        assert trace.tracks[trace.events.track[trace.find_rows(Category.ANNOTATION)[0]]].number == "critical path"
+        assert int(trace.events.duration[trace.find_rows(Category.ANNOTATION)].sum()) == 400_000
 
     def test_launches_keep_their_kernels(self, report):
         """Each side has correlations of its own."""
         trace = side_by_side(report)
-        calls, kernels = trace.of(Category.CALL), trace.of(Category.KERNEL)
+        calls, kernels = trace.find_rows(Category.CALL), trace.find_rows(Category.KERNEL)
         of_kernels = trace.events.correlation[kernels].tolist()
 
         assert len(set(of_kernels)) == 6

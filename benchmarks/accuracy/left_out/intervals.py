@@ -38,7 +38,7 @@ ALIKE: Mapping[str, Callable[[Case], Hashable]] = {
 }
 """What rows share whose errors are alike where they are left out together: each counts once in an interval."""
 
-UNSEEN_BY = {GROUP: Unseen.NOTHING, MODEL: Unseen.MODEL, SOURCE: Unseen.SOFTWARE, SOFTWARE: Unseen.SOFTWARE}
+UNSEEN_BY: dict[str, Unseen] = {GROUP: "nothing", MODEL: "model", SOURCE: "software", SOFTWARE: "software"}
 """What a fit had not seen of a row, by what was left out together with it."""
 
 
@@ -133,7 +133,7 @@ def _plain(of_kinds: Sequence[Spread]) -> list[dict[str, object]]:
                 "device": spread.kind.device,
                 "model": spread.kind.model,
                 "scale": spread.kind.scale,
-                "unseen": spread.kind.unseen.value,
+                "unseen": spread.kind.unseen,
             },
             "groups": spread.groups,
             "rows": spread.rows,
@@ -177,7 +177,7 @@ def coverages(errors: Sequence[LeftOutError]) -> list[Coverage]:
     """
     by = {kind: [one for one in errors if one.folds == kind] for kind in (GROUP, MODEL, SOURCE)}
     by_group, by_model, by_source = (_hits(of, lambda one: one.error.group) for of in by.values())
-    by_age = _hits([one for one in errors if UNSEEN_BY[one.folds] is Unseen.SOFTWARE], lambda one: is_newest(one.case))
+    by_age = _hits([one for one in errors if UNSEEN_BY[one.folds] == "software"], lambda one: is_newest(one.case))
     newest = [one for one in by_age if one[0].folds == SOFTWARE and is_newest(one[0].case)]
     return [
         *_row_coverage({"all": by_group, **_families(by_group)}),

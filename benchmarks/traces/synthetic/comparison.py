@@ -73,7 +73,7 @@ def _rows(made: Made, graph: ExecutionGraph, other: Made) -> Integers:
     for number, (trace, same) in enumerate(zip(made.traces, other.traces, strict=True)):
         tasks = np.flatnonzero((graph.tasks.trace == number) & (graph.tasks.event != UNKNOWN))
         events, place = same.events, {}
-        for row in same.of(Category.CALL, *ON_STREAMS).tolist():
+        for row in same.find_rows(Category.CALL, *ON_STREAMS).tolist():
             place[int(events.correlation[row]), events.category[row] == Category.CALL] = row
         rows = graph.tasks.event[tasks]
         called = trace.events.category[rows] == Category.CALL
@@ -128,7 +128,7 @@ def _num_tasks(made: Made, step: int) -> int:
         begin = made.truth.iterations[rank, step].begin
         following = made.truth.iterations.get((rank, step + 1))
         end = following.begin if following else int(trace.events.end.max())
-        calls = trace.of(Category.CALL)
+        calls = trace.find_rows(Category.CALL)
         called = trace.events.start[calls]
         inside = np.isin(trace.events.correlation, trace.events.correlation[calls[(called >= begin) & (called < end)]])
         total += int(np.isin(trace.events.category, (Category.CALL, *ON_STREAMS))[inside].sum())

@@ -24,10 +24,10 @@ from planner.frameworks.imports.documents import (
     ARCHITECTURE,
     default_vocabulary,
     degree,
+    read_overrides,
     read_plain,
     read_rows,
     read_words,
-    said_by,
     vocabulary_of,
 )
 from planner.frameworks.imports.tools.keys import is_read, meaning_of, refuse_misspelled
@@ -316,7 +316,7 @@ def megatron_job(words: Sequence[str], overrides: Sequence[str], environment: Ma
         If a required value is unknown, if an option may be misspelled, or as ``from_megatron_lm``.
     """
     found = require_known(words)
-    entries = said_by(overrides)
+    entries = read_overrides(overrides)
     _refuse_word_pieces(found)
     if "--recompute-method" in found.values and "--recompute-num-layers" not in found.values:
         found.values["--recompute-num-layers"] = ["1"]  # the parsers' default until 2024
@@ -493,7 +493,7 @@ def require_known(words: Sequence[str], variables: Variables | None = None) -> U
 
 def _import_with_vocabulary(found: Understood, overrides: Sequence[str], environment: Mapping[str, str]) -> Imported:
     """Import a command line; its vocabulary is the tokenizer's, else that of a like model of the catalog."""
-    entries, tokenizer = {*said_by(overrides)}, environment.get("TOKENIZER_MODEL")  # in files of options alone
+    entries, tokenizer = {*read_overrides(overrides)}, environment.get("TOKENIZER_MODEL")  # in files of options alone
     said = {**({"--tokenizer-model": [tokenizer]} if tokenizer else {}), **found.said}
     known = vocabulary_of(said)
     if known is None or {"--vocab-size", "--padded-vocab-size"} & {*found.values} or {"model", "model.name"} & entries:
@@ -505,9 +505,10 @@ def _import_with_vocabulary(found: Understood, overrides: Sequence[str], environ
             known = known or default_vocabulary(said)
             if known is None:
                 raise SpecError(error.where, error.problem, "Say it: model.vocab_size=50257.") from None
-    found.values["--vocab-size"] = [str(known.entries)]
-    size = f"{known.entries:,} entries ({known.source})"
-    found.notes.append(f"The vocabulary is assumed to have {size}; model.vocab_size=N says another number.")
+    size, source = known
+    found.values["--vocab-size"] = [str(size)]
+    text = f"{size:,} entries ({source})"
+    found.notes.append(f"The vocabulary is assumed to have {text}; model.vocab_size=N says another number.")
     return from_megatron_lm(found.words(), overrides, environment)
 
 

@@ -267,7 +267,7 @@ def degree(value: object, where: str) -> int:
     return value
 
 
-def said_by(overrides: Sequence[str]) -> dict[str, str]:
+def read_overrides(overrides: Sequence[str]) -> dict[str, str]:
     """Return the entries of the command with their values."""
     return dict(entry.partition("=")[::2] for entry in overrides)
 
@@ -304,9 +304,9 @@ class File(NamedTuple):
 
     def says(self, name: str) -> str | None:
         """Return the value that the command has for an entry; None: none."""
-        return said_by(self.overrides).get(name)
+        return read_overrides(self.overrides).get(name)
 
-    def named(self, name: str, under: Sequence[str] = ("",)) -> Path | None:
+    def find_file(self, name: str, under: Sequence[str] = ("",)) -> Path | None:
         """Return a file that this one names, next to it or under a folder above it; None: there is none."""
         plain = Path(os.path.normpath(name))
         folders = list(self.path.resolve().parents)[:MOST_FOLDERS] if ".." not in plain.parts else []
@@ -401,26 +401,19 @@ TIKTOKEN = 2**17
 """Vocabulary of ``TikTokenizer`` without ``--vocab-size`` (megatron/core/tokenizers, CustomTikTokenizer)."""
 
 
-class Vocabulary(NamedTuple):
-    """Size of a vocabulary, and its source."""
-
-    entries: int
-    source: str
-
-
-def vocabulary_of(options: Mapping[str, Sequence[str]]) -> Vocabulary | None:
+def vocabulary_of(options: Mapping[str, Sequence[str]]) -> tuple[int, str] | None:
     """
-    Return the vocabulary of Megatron-LM's options without ``--vocab-size``; None: unknown.
+    Return the size of the vocabulary of Megatron-LM's options without ``--vocab-size``, and its source; None: unknown.
 
     ``tokenizers.csv`` has sizes by a part of an option's value; the longest match counts.
 
-    >>> vocabulary_of({"--tokenizer-model": ["meta-llama/Llama-3.1-8B"]}).entries
+    >>> vocabulary_of({"--tokenizer-model": ["meta-llama/Llama-3.1-8B"]})[0]
     128256
     """
     options = {"--tokenizer-model": options.get("--tokenizer-name-or-path", ()), **options}
     kind = " ".join(options.get("--tokenizer-type", ()))
     if kind == "TikTokenizer":
-        return Vocabulary(TIKTOKEN, kind)
+        return TIKTOKEN, kind
     if not kind and "--vocab-file" in options and "--merge-file" in options:
         kind = "GPT2BPETokenizer"
     said = {**{name: " ".join(values) for name, values in options.items()}, "--tokenizer-type": kind}
@@ -429,13 +422,13 @@ def vocabulary_of(options: Mapping[str, Sequence[str]]) -> Vocabulary | None:
         return None
     best = max(fitting, key=lambda row: (row["option"] == "--tokenizer-model", len(row["part"])))
     more = said.get("--extra-vocab-size", "") if best["option"] == PATCHED else ""
-    return Vocabulary(int(best["entries"]) + (int(more) if more.isdecimal() else 0), best["source"])
+    return int(best["entries"]) + (int(more) if more.isdecimal() else 0), best["source"]
 
 
-def default_vocabulary(options: Mapping[str, Sequence[str]]) -> Vocabulary | None:
-    """Return the vocabulary that is assumed for an unknown tokenizer; None: the options name no tokenizer."""
+def default_vocabulary(options: Mapping[str, Sequence[str]]) -> tuple[int, str] | None:
+    """Return the size that is assumed for an unknown tokenizer, and its source; None: the options name no tokenizer."""
     named = [value for name in DATA.tokenizer_options for value in options.get(name, ())]
     if not named:
         return None
     pieces = any("sentencepiece" in value.lower() or value.endswith("tokenizer.model") for value in named)
-    return Vocabulary(32_000, "as Llama 2's pieces of sentences") if pieces else Vocabulary(TIKTOKEN, "2^17")
+    return (32_000, "as Llama 2's pieces of sentences") if pieces else (TIKTOKEN, "2^17")

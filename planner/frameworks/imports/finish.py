@@ -10,7 +10,7 @@ from costmodel.errors import SpecError
 from costmodel.facts.model import Model
 from costmodel.pipelines.stages import stage_layers
 from planner.frameworks.imports.arguments import ASSUMED_STEPS, NO_LENGTH
-from planner.frameworks.imports.documents import read_rows, read_words, said_by, text_of
+from planner.frameworks.imports.documents import read_overrides, read_rows, read_words, text_of
 from planner.frameworks.megatron.read import CLUSTER, Imported
 from planner.frameworks.megatron.stages import uneven_stages
 from planner.jobs.document import apply_override
@@ -71,7 +71,7 @@ def assumption_notes(document: Mapping[str, Any], said: Collection[str], whose: 
 def entries_set_by(options_given: Collection[str], overrides: Sequence[str]) -> set[str]:
     """Return the paths of a job's entries that options or the command set."""
     rows = [row for row in read_rows("decisions.csv") if {*row["options"].split()} & {*options_given}]
-    return {*said_by(overrides), *(row["entry"] for row in rows)}
+    return {*read_overrides(overrides), *(row["entry"] for row in rows)}
 
 
 def cluster_notes(framework: object, stated: object, overrides: Sequence[str]) -> Iterator[str]:
@@ -87,7 +87,7 @@ def cluster_notes(framework: object, stated: object, overrides: Sequence[str]) -
     overrides
         Entries of the job as ``key=value``.
     """
-    said = said_by(overrides)
+    said = read_overrides(overrides)
     if framework is not None and not {"cluster.framework", "cluster"} & {*said}:
         yield f"Nothing says the release: {framework} is assumed; cluster.framework=NAME says another one."
     count = said.get("cluster.num_devices")

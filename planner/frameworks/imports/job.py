@@ -28,7 +28,14 @@ from planner.frameworks.imports.arguments import (
 )
 from planner.frameworks.imports.bridge.library import recipe_named, recipe_of_file
 from planner.frameworks.imports.bridge.overrides import MARKS, bridge_job, fields_of, import_nested_job, override_list
-from planner.frameworks.imports.documents import File, read_json, read_tagged, read_yaml, require_mapping, said_by
+from planner.frameworks.imports.documents import (
+    File,
+    read_json,
+    read_overrides,
+    read_tagged,
+    read_yaml,
+    require_mapping,
+)
 from planner.frameworks.imports.finish import cluster_notes
 from planner.frameworks.imports.launch import LONE, Devices, Launch, find_launch, slurm_variables
 from planner.frameworks.imports.published import choose_launch, find_published, recipe_job, zoo_job
@@ -468,7 +475,7 @@ def _devices_of_configuration(config: Mapping[str, Any]) -> Devices:
 
 def _presets(text: str, overrides: Sequence[str]) -> list[str]:
     """Add the number of devices from a comment of torchtitan's own files, where the command does not set it."""
-    found = None if COUNT in said_by(overrides) else PRESET.search(text)
+    found = None if COUNT in read_overrides(overrides) else PRESET.search(text)
     return [*([] if found is None else [f"{COUNT}={int(found[1])}"]), *overrides]
 
 
@@ -481,7 +488,7 @@ COUNT = "cluster.num_devices"
 def _add_devices(devices: Devices, overrides: Sequence[str], *, may_lack: bool = False) -> tuple[list[str], list[str]]:
     """Add the number of devices of the launcher, unless the command sets another one."""
     number, source = devices
-    if {COUNT, "cluster"} & {*said_by(overrides)}:
+    if {COUNT, "cluster"} & {*read_overrides(overrides)}:
         return list(overrides), [*cluster_notes(None, number, overrides)]
     if number is not None:
         note = f"The script starts {number} processes ({source}); {COUNT}=N says otherwise."

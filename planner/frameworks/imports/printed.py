@@ -31,7 +31,7 @@ from costmodel.errors import SpecError
 from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job, other_options
 from planner.frameworks.imports.bridge.library import LAYERS, options_by_field
-from planner.frameworks.imports.documents import flatten, model_named, read_rows, read_words, read_yaml, said_by
+from planner.frameworks.imports.documents import flatten, model_named, read_overrides, read_rows, read_words, read_yaml
 from planner.frameworks.imports.finish import cluster_notes, newest
 from planner.frameworks.imports.tools.keys import Meaning, meaning_of
 from planner.frameworks.imports.tools.readers import MODES, deepspeed_job, require_deepspeed, torchtitan_job
@@ -523,7 +523,7 @@ def titan_job(content: Mapping[str, Any], overrides: Sequence[str]) -> Imported:
     model = {"name": spec.get("name"), "flavor": spec.get("flavor")}
     more = {"framework": newest("torchtitan-"), "model": model, "activation_checkpoint": recomputed}
     whole = {name: value for name, value in content.items() if name != "model_spec"} | more
-    described, sent_by = (None, "standard") if "model" in said_by(overrides) else model_from_layers(spec)
+    described, sent_by = (None, "standard") if "model" in read_overrides(overrides) else model_from_layers(spec)
     if sent_by != "standard" and isinstance(whole.get("parallelism"), Mapping):
         whole["parallelism"] = {**whole["parallelism"], "expert_parallel_comm_backend": sent_by}
     return torchtitan_job(whole, overrides, described=described)
@@ -565,7 +565,7 @@ def kind_of(content: Any) -> str | None:
 
 def _replacement_notes(printed: Mapping[str, str], overrides: Sequence[str]) -> list[str]:
     """Remarks on what the run printed and the command says otherwise."""
-    said = said_by(overrides)
+    said = read_overrides(overrides)
     differing = {name for name in {*printed} & {*said} if printed[name] != said[name]}
     text = "{}: the run had {}; the command's {} counts instead."
     return [text.format(name, printed[name], said[name]) for name in sorted(differing)]
@@ -723,7 +723,7 @@ def container_job(content: Mapping[str, Any], place: str, overrides: Sequence[st
                 found[argument] = value
     found |= dict(_more(found, content))
     newer = newest("megatron-bridge-")
-    entries = [] if "cluster.framework" in said_by(overrides) else [f"cluster.framework={newer}"]
+    entries = [] if "cluster.framework" in read_overrides(overrides) else [f"cluster.framework={newer}"]
     imported = megatron_job(words_of({name: str(value) for name, value in found.items()}), [*entries, *overrides], {})
     notes = [*cluster_notes(newer, None, overrides)]
     length, data = found.get("seq_length"), content.get("dataset")

@@ -22,10 +22,10 @@ from planner.frameworks.imports.bridge.overrides import architecture_words
 from planner.frameworks.imports.documents import (
     model_named,
     read_mapping,
+    read_overrides,
     read_plain,
     read_words,
     require_model,
-    said_by,
     text_of,
 )
 from planner.frameworks.imports.finish import cluster_notes, complete_job, newest, prepare_job
@@ -66,7 +66,7 @@ def recipe_job(
     """
     said = _read_options(words)
     given = {name.removeprefix("given."): value for name, value in said.entries.items()}
-    entries = said_by(overrides)
+    entries = read_overrides(overrides)
     named = find_published(recipe)
     document = _document(given, environment, named)
     if entries.get("cluster.num_devices", "").isdecimal():

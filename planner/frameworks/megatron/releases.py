@@ -12,9 +12,9 @@ from constraints import Rule, sentence
 from constraints.targets import (
     MEGATRON_RELEASES,
     OWN_LOSS,
-    costed_release,
     estimate_own_loss,
     find_broken_rules,
+    find_costed_release,
     name_of_release,
     release_number,
 )
@@ -124,7 +124,7 @@ class Releases:
         SpecError
             If the release or every release refuses the plan; names the reasons, and the releases that accept it.
         """
-        costed = costed_release(self.plan.cluster)
+        costed = find_costed_release(self.plan.cluster)
         asked = version if version is not None else costed
         names = [asked] if asked is not None else self._order_releases()
         best = next((one for one in map(self.write, names) if not one.reasons), None)
@@ -139,7 +139,7 @@ class Releases:
     def header(self, chosen: Written) -> Iterator[str]:
         """Yield comments on the release of the file, the release that was costed, and options that may differ."""
         name = name_of_release(self.plan.cluster)
-        if chosen.release == costed_release(self.plan.cluster) or not name:
+        if chosen.release == find_costed_release(self.plan.cluster) or not name:
             yield f"Options of Megatron Core {chosen.release}."
             return
         yield f"Options of Megatron Core {chosen.release}; {describe_costed_release(self.plan)}."

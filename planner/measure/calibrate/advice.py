@@ -129,7 +129,7 @@ def joint_covariance(runs: Sequence[Case], slopes: Array, sigma: Array) -> Array
     return np.asarray(reach @ reach.T + PUBLISHED.covariance(runs))
 
 
-def unexplained_covariance(runs: Sequence[Case], timed: Sequence[Case]) -> Array:
+def residual_covariance(runs: Sequence[Case], timed: Sequence[Case]) -> Array:
     """Return the covariance that constants do not explain, after other runs were measured; shape (runs, runs)."""
     whole = PUBLISHED.covariance([*timed, *runs])
     for row in range(len(timed)):
@@ -255,7 +255,7 @@ def advice(
     begin = _spread(slopes, covariance)
     num_more: int | None = 0 if begin <= WELL_KNOWN else None
     suggestions: list[Suggestion] = []
-    order, _ = greedy(slopes @ covariance @ slopes.T + unexplained_covariance(candidates, timed))
+    order, _ = greedy(slopes @ covariance @ slopes.T + residual_covariance(candidates, timed))
     for count, best in enumerate(order[:MOST_MORE], start=1):
         narrowed = narrow_covariance(slopes[best], covariance, noise)
         found = _suggestion(candidates[best].run, constants, covariance, narrowed)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.resources import files
-from typing import Annotated, cast, get_args
+from typing import Annotated, TypeAlias, cast, get_args
 
 import yaml
 from pydantic import Field
@@ -134,26 +134,15 @@ class Entry:
         )
 
 
-@strict_record(frozen=True, kw_only=True, slots=True)
-class Table:
-    """
-    The whole table.
-
-    Parameters
-    ----------
-    calibrations, frameworks
-        Entries of calibrations and of frameworks.
-    """
-
-    calibrations: tuple[Entry, ...]
-    frameworks: tuple[Entry, ...]
+Table: TypeAlias = Mapping[str, tuple[Entry, ...]]
+"""Entries of ``calibrations`` and of ``frameworks``."""
 
 
 @cache
 def table() -> Table:
     """Read the project's table of constants."""
     text = (files("planner.measure.calibrate") / TABLE).read_text(encoding="utf-8")
-    return build(Table, yaml.load(text, Loader=catalog.LOADER), TABLE)
+    return build(dict[str, tuple[Entry, ...]], yaml.load(text, Loader=catalog.LOADER), TABLE)
 
 
 def constants(known: Table | None = None, *, frameworks: bool = False) -> tuple[Constant, ...]:
@@ -169,8 +158,8 @@ def constants(known: Table | None = None, *, frameworks: bool = False) -> tuple[
     """
     known = known or table()
     _require_few(known)
-    of_calibrations = (constant for entry in known.calibrations for constant in _calibration_constants(entry))
-    factors = (entry.constant(name, "under", framework=name) for entry in known.frameworks for name in entry.of)
+    of_calibrations = (constant for entry in known["calibrations"] for constant in _calibration_constants(entry))
+    factors = (entry.constant(name, "under", framework=name) for entry in known["frameworks"] for name in entry.of)
     return (*of_calibrations, *(factors if frameworks else ()))
 
 
@@ -184,7 +173,7 @@ def prior_factors(known: Table | None = None) -> dict[str, dict[str, float]]:
 
 
 def _require_few(known: Table) -> None:
-    for framework, count in Counter(name for entry in known.frameworks for name in entry.of).items():
+    for framework, count in Counter(name for entry in known["frameworks"] for name in entry.of).items():
         if count > MOST_PER_FRAMEWORK:
             problem = f"'{framework}' has {count} constants, a framework has at most {MOST_PER_FRAMEWORK}."
             raise SpecError(TABLE, problem)

@@ -393,7 +393,7 @@ def _tier(found: Deviations | None) -> SampledTier | None:
     if found is None:
         return None
     process = found.process
-    features, values = process.to_samples()
+    features, values = process.build_samples()
     kinds = [KINDS[place] for place in np.argmax(features[:, NUM_SIZES:], axis=1)]
     nbytes, ranks, nodes = np.exp2(features[:, :3]).T
     rows = zip(kinds, nbytes.tolist(), np.round(ranks).tolist(), np.round(nodes).tolist(), values.tolist(), strict=True)

@@ -308,7 +308,7 @@ def _learn(
     if len(group) < fewest:
         return name, f"{len(group)} samples; at least {FEWEST} are needed"
     needs = OPERATORS[operator].needs
-    sizes = {column: np.array([float(one.point.sizes.given[column]) for one in group]) for column in needs}
+    sizes = {column: np.array([float(one.point.sizes.applicable[column]) for one in group]) for column in needs}
     shapes = shapes_of_samples(
         operator, of_pass, sizes, element_bytes=ELEMENT_BYTES[dtype], num_processors=num_processors
     )
@@ -344,7 +344,7 @@ def _store(
         noise=process.noise,
         num_points=len(chosen),
     )
-    smooth = roofline[chosen] * np.exp(few.to_samples()[1])
+    smooth = roofline[chosen] * np.exp(few.build_samples()[1])
     table = np.column_stack([*(column[chosen] for column in sizes.values()), smooth])
     operator, of_pass, dtype = key
     return SampledOperator(

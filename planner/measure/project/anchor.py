@@ -613,7 +613,7 @@ class Anchor:
     peaks: Peaks | None
 
     @property
-    def timed(self) -> tuple[AnchorRun, ...]:
+    def runs_with_time(self) -> tuple[AnchorRun, ...]:
         """Runs with a step time."""
         return tuple(one for one in self.runs if one.measured_seconds is not None)
 
@@ -624,9 +624,9 @@ class Anchor:
 
         The unexplained part of a run counts as noise.
         """
-        return min(math.hypot(one.noise, one.residual) for one in self.timed)
+        return min(math.hypot(one.noise, one.residual) for one in self.runs_with_time)
 
-    def beside(self, problem: Problem, strategy: Strategy) -> Anchor:
+    def compare_with(self, problem: Problem, strategy: Strategy) -> Anchor:
         """Compare the small runs with a job's strategy, from which they may differ; constants are kept."""
         others = [differences(one.case, problem, strategy) for one in self.runs]
         runs = (

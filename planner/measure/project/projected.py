@@ -126,7 +126,7 @@ def project(
     found = anchor(model.problem, smalls, model.plan.strategy)
     given = [name for name in DECISIONS if name not in model.assumed]
     report = judge_strategy(found.apply_to(model.problem), model.plan.strategy, given, model.completed_by)
-    parts = project_parts(found.timed, model.plan.estimate, report.plan.estimate, report.plan.facts.model)
+    parts = project_parts(found.runs_with_time, model.plan.estimate, report.plan.estimate, report.plan.facts.model)
     open_deviation = deviation_of_constants(found, parts, model.problem, report.plan.strategy)
     deviation = math.hypot(found.noise, open_deviation)
     return Projection(
@@ -273,12 +273,12 @@ def project_plan(found: Anchor, problem: Problem, plan: Plan) -> tuple[Plan, str
     plan
         One of its plans.
     """
-    own, strategy = found.beside(problem, plan.strategy), plan.strategy
-    parts = project_parts(own.timed, plan.estimate, plan.estimate, plan.facts.model)
+    own, strategy = found.compare_with(problem, plan.strategy), plan.strategy
+    parts = project_parts(own.runs_with_time, plan.estimate, plan.estimate, plan.facts.model)
     deviation = math.hypot(own.noise, deviation_of_constants(own, parts, problem, strategy))
     interval = project_interval(parts, deviation, plan.interval, plan.step_seconds)
     text = f"they measured {measured_seconds(parts) / plan.step_seconds:.0%} of strategy 1 directly"
-    if differing := dict.fromkeys(text for one in own.timed for text in one.differences):
+    if differing := dict.fromkeys(text for one in own.runs_with_time for text in one.differences):
         text += f"; some differ from it: {', '.join(differing)}"
     if (most := most_peak_bytes(own, problem, strategy)) is not None:
         text += f"; its peak is at most {gib(most)} GiB (in {STARTS:.0%} of jobs)"
@@ -348,7 +348,7 @@ class ProjectionRecord(Record):
 
 def advice_lines(found: Anchor) -> Iterator[str]:
     """Advise a run with another number of layers if all have the same: it separates a layer's seconds from a step's."""
-    counts = {one.case.facts.model.num_layers for one in found.timed}
+    counts = {one.case.facts.model.num_layers for one in found.runs_with_time}
     if len(counts) == 1:
         yield (
             f"all small runs have {count(counts.pop(), 'layer')}, so seconds of a layer cannot be separated from those "

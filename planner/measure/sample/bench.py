@@ -128,7 +128,7 @@ class Bench:
         """Return uniform random integers from 0."""
         return self.torch.randint(below, sizes, device=self.device, generator=self._generator)
 
-    def in_turn(self, make: Callable[[], Call], nbytes: int, *, share: int = 1) -> Work:
+    def cycle_inputs(self, make: Callable[[], Call], nbytes: int, *, share: int = 1) -> Work:
         """
         Make calls with more inputs than the cache can hold.
 

@@ -45,7 +45,7 @@ def attention(bench: Bench, point: Point) -> Work:
                 return bench.backward(function, query, key, value)
         return partial(run, query, key, value)
 
-    return bench.in_turn(make, moved_bytes(point))
+    return bench.cycle_inputs(make, moved_bytes(point))
 
 
 def _kernels(bench: Bench) -> AbstractContextManager[Any]:
@@ -200,7 +200,7 @@ def _products(bench: Bench, point: Point, shapes: tuple[tuple[int, ...], ...], *
         given = (bench.tensor(*shape, dtype=point.dtype) if is_read else None for is_read, shape in reads)
         return partial(passes[point.pass_], *given)
 
-    return bench.in_turn(make, moved_bytes(point))
+    return bench.cycle_inputs(make, moved_bytes(point))
 
 
 def rms_norm(bench: Bench, point: Point) -> Work:
@@ -306,7 +306,7 @@ def _work(bench: Bench, point: Point, function: Callable[..., Any], *shapes: tup
         made = [bench.tensor(*shape, dtype=point.dtype, grad=True) for shape in shapes]
         return bench.backward(function, *made) if point.pass_ == "backward" else partial(function, *made)
 
-    return bench.in_turn(make, moved_bytes(point))
+    return bench.cycle_inputs(make, moved_bytes(point))
 
 
 TINY = 1024
@@ -316,7 +316,7 @@ TINY = 1024
 
 def adam(bench: Bench, point: Point) -> Work:
     """Measure one step of AdamW on all parameters of the device, in one kernel."""
-    return bench.in_turn(lambda: _step(bench, bench.device, point), moved_bytes(point))
+    return bench.cycle_inputs(lambda: _step(bench, bench.device, point), moved_bytes(point))
 
 
 def host_adam(bench: Bench, point: Point) -> Work:
@@ -343,7 +343,7 @@ def copy(bench: Bench, point: Point) -> Work:
         source, target = bench.tensor(number, dtype=point.dtype), bench.own(number, dtype=point.dtype)
         return lambda: target.copy_(source)
 
-    return bench.in_turn(make, moved_bytes(point))
+    return bench.cycle_inputs(make, moved_bytes(point))
 
 
 def host_to_device(bench: Bench, point: Point) -> Work:
@@ -459,7 +459,7 @@ def _collective(
     bench: Bench, point: Point, group: Group, call: Callable[..., object], *parts: int, share: int = 1
 ) -> Work:
     """Measure a call with the group, on tensors that are the whole tensor, or equal parts of it."""
-    return bench.in_turn(
+    return bench.cycle_inputs(
         lambda: partial(call, *_tensors(bench, point, *parts), group=group.group), moved_bytes(point), share=share
     )
 

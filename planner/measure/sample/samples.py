@@ -82,7 +82,7 @@ class Sizes:
     nodes: int | None = None
 
     @property
-    def given(self) -> dict[str, int]:
+    def applicable(self) -> dict[str, int]:
         """Sizes that apply."""
         named = {name: getattr(self, name) for name in SIZE_COLUMNS}
         return {name: value for name, value in named.items() if value is not None}
@@ -117,7 +117,7 @@ class Point:
     beside: str = ""
 
     def __str__(self) -> str:
-        sizes = " ".join(f"{name}={value}" for name, value in self.sizes.given.items())
+        sizes = " ".join(f"{name}={value}" for name, value in self.sizes.applicable.items())
         beside = f" overlapped with {self.beside}" if self.beside else ""
         return f"{self.operator} {self.pass_} {self.dtype} {sizes}{beside}"
 

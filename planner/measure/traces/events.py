@@ -339,7 +339,7 @@ class Trace:
     whole_until: int | None = None
     doubts: tuple[str, ...] = ()
 
-    def of(self, *categories: Category) -> NDArray[np.intp]:
+    def find_rows(self, *categories: Category) -> NDArray[np.intp]:
         """Return the rows of some categories."""
         return np.flatnonzero(np.isin(self.events.category, categories))
 
@@ -349,11 +349,11 @@ class Trace:
 
     def calls_of(self, rows: NDArray[np.intp]) -> Integers:
         """Return the calls that launched some events, by their correlation; of two nested calls the outer one."""
-        calls, correlation = self.of(Category.CALL), self.events.correlation
+        calls, correlation = self.find_rows(Category.CALL), self.events.correlation
         calls = calls[correlation[calls] != UNKNOWN]
         return look_up(correlation[rows], correlation[calls], calls)
 
-    def named(self, pattern: str | re.Pattern[str]) -> NDArray[np.bool_]:
+    def match_name(self, pattern: str | re.Pattern[str]) -> NDArray[np.bool_]:
         """Return a mask of events in whose name a pattern is found."""
         return match_names(self.names, pattern)[self.events.name]
 
@@ -396,10 +396,10 @@ def overlap_nanoseconds(start: Integers, end: Integers, begins: Integers, ends: 
     begins, ends = union(begins, ends).T
     before = np.r_[0, np.cumsum(ends - begins)]
 
-    def until(time: Integers) -> Integers:
+    def find_covered(time: Integers) -> Integers:
         place = np.searchsorted(begins, time, side="right") - 1
         inside = np.minimum(time - begins[np.maximum(place, 0)], (ends - begins)[np.maximum(place, 0)])
         return np.where(place < 0, 0, before[np.maximum(place, 0)] + inside)
 
-    found: Integers = until(end) - until(start)
+    found: Integers = find_covered(end) - find_covered(start)
     return found

@@ -203,7 +203,7 @@ class ExecutionGraph:
         found[previous[previous != UNKNOWN]] = np.flatnonzero(previous != UNKNOWN)
         return found
 
-    def named(self, pattern: str | re.Pattern[str]) -> NDArray[np.bool_]:
+    def match_name(self, pattern: str | re.Pattern[str]) -> NDArray[np.bool_]:
         """Return a mask of tasks in whose name a pattern is found."""
         return match_names(self.names, pattern)[self.tasks.name]
 

@@ -142,7 +142,7 @@ def main_thread(trace: Trace) -> int:
     events = trace.events
     threads = np.array([track.kind == "thread" for track in trace.tracks], dtype=bool)
     mine = threads[events.track]
-    backward = trace.named(BACKWARD)
+    backward = trace.match_name(BACKWARD)
     for rows in (
         mine & (events.category == Category.OPERATOR) & ~_find_autograd_events(events.track, backward, threads),
         mine & (events.category == Category.OPERATOR),
@@ -174,7 +174,7 @@ def _find_autograd_events(
 def _find_by_steps(trace: Trace) -> tuple[Iteration, ...]:
     """Find iterations by the profiler's marks: from one mark to the next, the last to the end of its own."""
     events = trace.events
-    rows = np.flatnonzero(trace.named(STEP) & (events.category == Category.ANNOTATION))
+    rows = np.flatnonzero(trace.match_name(STEP) & (events.category == Category.ANNOTATION))
     if len(rows) == 0:
         return ()
     thread = int(np.bincount(events.track[rows]).argmax())
@@ -188,11 +188,11 @@ def _find_by_steps(trace: Trace) -> tuple[Iteration, ...]:
 def _find_by_updates(trace: Trace) -> tuple[Iteration, ...]:
     """Find iterations that end with an update of the parameters; the first begins with the trace."""
     events = trace.events
-    update = trace.named(UPDATE) & (events.category == Category.ANNOTATION)
+    update = trace.match_name(UPDATE) & (events.category == Category.ANNOTATION)
     if not update.any():
-        update = trace.named(UPDATE_OPERATOR) & (events.category == Category.OPERATOR)
+        update = trace.match_name(UPDATE_OPERATOR) & (events.category == Category.OPERATOR)
     if not update.any():
-        update = trace.named(UPDATE_KERNEL) & (events.category == Category.KERNEL)
+        update = trace.match_name(UPDATE_KERNEL) & (events.category == Category.KERNEL)
     if not update.any():
         return ()
     track = int(np.bincount(events.track[update]).argmax())
@@ -202,7 +202,7 @@ def _find_by_updates(trace: Trace) -> tuple[Iteration, ...]:
     on_thread = trace.tracks[track].kind == "thread"
     begins = np.append(events.start[events.track == track].min(), ends[:-1])
     if not on_thread:
-        kernels = trace.of(Category.KERNEL)
+        kernels = trace.find_rows(Category.KERNEL)
         firsts = np.append(0, np.searchsorted(kernels, updates[last[:-1]], side="right"))
         begins = _launch_times(trace, kernels, firsts, begins)
         ends = np.append(begins[1:], ends[-1])
@@ -216,9 +216,9 @@ def _last_of_each_run(trace: Trace, updates: NDArray[np.intp]) -> NDArray[np.int
     ends: Integers = np.maximum.accumulate(events.end[updates])
     if len(updates) == 1:
         return np.zeros(1, dtype=np.intp)
-    works = np.isin(events.category, (Category.OPERATOR, Category.KERNEL)) & ~trace.named(UPDATE_OPERATOR)
-    works &= ~trace.named(UPDATE_KERNEL)
-    passes = trace.named(BACKWARD)
+    works = np.isin(events.category, (Category.OPERATOR, Category.KERNEL)) & ~trace.match_name(UPDATE_OPERATOR)
+    works &= ~trace.match_name(UPDATE_KERNEL)
+    passes = trace.match_name(BACKWARD)
     starts = np.sort(events.start[passes if passes.any() else works])
     between = np.searchsorted(starts, events.start[updates[1:]]) - np.searchsorted(starts, ends[:-1])
     least = 0 if passes.any() else max(between.max(), len(starts) / len(updates)) / 2
@@ -233,7 +233,7 @@ def _find_by_repetition(trace: Trace) -> tuple[Iteration, ...]:
     kernels = events.category == Category.KERNEL
     rows = np.flatnonzero(operators if operators.any() else kernels)
     period = whole_period(events.name[rows])
-    if period < LEAST_PERIOD or trace.named(BACKWARD).any():
+    if period < LEAST_PERIOD or trace.match_name(BACKWARD).any():
         return ()
     begins = events.start[rows[::period]]
     if not operators.any():

@@ -112,7 +112,7 @@ def _is_steady(nanoseconds: Integers) -> bool:
 def _operands(trace: Trace, rows: NDArray[np.intp]) -> Integers:
     """Return the inputs of the operator that launched each kernel; ``UNKNOWN`` where they were not recorded."""
     events = trace.events
-    operators = trace.of(Category.OPERATOR)
+    operators = trace.find_rows(Category.OPERATOR)
     operators = operators[events.external[operators] != UNKNOWN]
     return look_up(events.external[rows], events.external[operators], events.operands[operators])
 
@@ -132,7 +132,7 @@ def late_launches(trace: Trace) -> Integers:
         Trace of one rank.
     """
     events = trace.events
-    rows = trace.of(Category.KERNEL)
+    rows = trace.find_rows(Category.KERNEL)
     call = find_launchers(trace)[rows]
     rows, call = rows[call != UNKNOWN], call[call != UNKNOWN]
     order = np.lexsort((events.start[rows], events.track[rows]))
@@ -364,7 +364,7 @@ def backward_nodes(trace: Trace, nesting: Nesting) -> Integers:
     Recomputation in a node is a forward pass: its operators have their own sequence numbers.
     """
     events = trace.events
-    starts = trace.named(f"^{BACKWARD}") & (events.category == Category.OPERATOR)
+    starts = trace.match_name(f"^{BACKWARD}") & (events.category == Category.OPERATOR)
     parent = np.maximum(nesting.parent, 0)  # operators that nodes run first have the node's sequence number
     is_inner = (nesting.parent != UNKNOWN) & starts[parent] & (events.sequence == events.sequence[parent])
     again = (events.sequence != UNKNOWN) & ~is_inner
@@ -417,9 +417,9 @@ class _Search:
                 self._by_first[name].append(pattern)
         rows = np.flatnonzero((trace.events.category == Category.OPERATOR) & within & (node == UNKNOWN))
         for siblings in _siblings(trace, nesting, rows):
-            self._among(siblings, int(nesting.parent[siblings[0]]))
+            self._search_among(siblings, int(nesting.parent[siblings[0]]))
 
-    def _among(self, siblings: NDArray[np.intp], parent: int) -> None:
+    def _search_among(self, siblings: NDArray[np.intp], parent: int) -> None:
         """Look for sequences among consecutive operators."""
         rows = siblings.tolist()
         if parent in self._inside:
@@ -809,7 +809,9 @@ def gradient_elements(trace: Trace, number: Integers) -> Mapping[int, int]:
     if operations.intersection(STAGES) and summary.microbatches_from != "annotations" and passes > 1:
         return {}
     counts: dict[int, Counter[tuple[int, ...]]] = defaultdict(Counter)
-    for row in np.flatnonzero(trace.named(f"^{GRADIENT}$") & (trace.events.category == Category.OPERATOR)).tolist():
+    for row in np.flatnonzero(
+        trace.match_name(f"^{GRADIENT}$") & (trace.events.category == Category.OPERATOR)
+    ).tolist():
         place = int(trace.events.operands[row])
         if place != UNKNOWN and trace.operands[place].sizes:
             counts[int(number[row])][trace.operands[place].sizes[0]] += 1
@@ -912,7 +914,10 @@ def _remove_other_kernels(passes: Passes, rows: NDArray[np.intp], owner: Integer
     Some operators do more than multiply. Kernels with 8-bit inputs in a 16-bit operator belong to an FP8 recipe; the
     trace tells neither the recipe nor how its casts count.
     """
-    multiplies, eight = passes.trace.named(_names()["gemm"])[rows], passes.trace.named(_names()["eight_bits"])[rows]
+    multiplies, eight = (
+        passes.trace.match_name(_names()["gemm"])[rows],
+        passes.trace.match_name(_names()["eight_bits"])[rows],
+    )
     reasons: dict[str, str] = {}
     for row, is_product, is_eight in zip(rows.tolist(), multiplies.tolist(), eight.tolist(), strict=True):
         place = int(owner[row])
@@ -930,7 +935,7 @@ def _remove_other_kernels(passes: Passes, rows: NDArray[np.intp], owner: Integer
 def _add_bare_products(passes: Passes, rows: NDArray[np.intp], launched: Integers, owner: Integers) -> None:
     """Add gradients of nodes with a kernel but no operator per product: first the input's, then the weight's."""
     events = passes.trace.events
-    products = passes.trace.named(_names()["gemm"]) & ~passes.trace.named(_names()["eight_bits"])
+    products = passes.trace.match_name(_names()["gemm"]) & ~passes.trace.match_name(_names()["eight_bits"])
     free = rows[products[rows] & (owner[rows] == UNKNOWN) & (launched[rows] != UNKNOWN)]
     of_node: dict[int, list[int]] = defaultdict(list)
     for row in free[np.argsort(events.start[free], kind="stable")].tolist():
@@ -1018,7 +1023,7 @@ def shares(trace: Trace, iteration: Iteration) -> Shares:
 def _device_rows(trace: Trace) -> tuple[NDArray[np.intp], ...]:
     events = trace.events
     runs = np.isin(events.category, (Category.KERNEL, Category.FILL, Category.COPY))
-    copies = runs & (events.category == Category.COPY) & trace.named(LINKS)
+    copies = runs & (events.category == Category.COPY) & trace.match_name(LINKS)
     sends = runs & (events.message != UNKNOWN)
     return tuple(np.flatnonzero(one) for one in (runs & ~copies & ~sends, sends & ~copies, copies))
 

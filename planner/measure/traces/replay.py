@@ -402,7 +402,7 @@ def break_circles(graph: ExecutionGraph) -> ExecutionGraph:
     """
     waits = _Waits(graph)
     dropped = waits.find_closing_links()
-    return waits.without(dropped) if dropped.any() else graph
+    return waits.drop_links(dropped) if dropped.any() else graph
 
 
 class _Waits:
@@ -511,7 +511,7 @@ class _Waits:
                 return place
             come.append(heappop(waiting)[1])
 
-    def without(self, dropped: NDArray[np.bool_]) -> ExecutionGraph:
+    def drop_links(self, dropped: NDArray[np.bool_]) -> ExecutionGraph:
         """Return the graph without some of the droppable links."""
         graph, tasks = self.graph, self.graph.tasks
         of_edges, of_hosts, of_members = np.split(dropped, np.cumsum([len(self.edge), len(self.hosts)]))

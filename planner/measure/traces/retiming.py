@@ -30,7 +30,7 @@ from costmodel.facts.workload import Workload
 from costmodel.models.flops import parameters
 from costmodel.record import record
 from costmodel.strategy import Strategy
-from costmodel.timing.sampled_source import SampledPasses
+from costmodel.timing.sampled_source import LearnedTimes
 from planner.measure.traces.events import ON_STREAMS, UNKNOWN, Category, Integers, Message, Operands, Trace, look_up
 from planner.measure.traces.graph import ExecutionGraph, Kind, Waiting
 from planner.measure.traces.iterations import UPDATE_KERNEL, UPDATE_OPERATOR
@@ -337,7 +337,7 @@ class Explanations:
         self._found: dict[tuple[Expected, tuple[int, ...]], Explained] = {}
         self.parameters = after.num_parameters / before.num_parameters
 
-    def explained(self, sizes: tuple[int, ...], expected: Expected) -> Explained:
+    def explain(self, sizes: tuple[int, ...], expected: Expected) -> Explained:
         """
         Return the values in the other job of sizes that belong together.
 
@@ -832,7 +832,7 @@ def _find_operators(trace: Trace, nest: Nesting) -> tuple[Integers, NDArray[np.b
     rows = np.arange(len(events))
     innermost = nest.inherit_values(np.where(with_tensors, rows, UNKNOWN), unknown=UNKNOWN)
     forward = nest.inherit_values(_find_forward(trace, with_tensors), unknown=UNKNOWN)
-    named = trace.named(ACCUMULATES) | trace.named(UPDATES) | trace.named(UPDATE_OPERATOR)
+    named = trace.match_name(ACCUMULATES) | trace.match_name(UPDATES) | trace.match_name(UPDATE_OPERATOR)
     of_host = np.isin(events.category, (Category.OPERATOR, Category.ANNOTATION))
     on_weights = nest.inherit_values(np.where(named & of_host, 1, UNKNOWN), unknown=UNKNOWN) == 1
     launch = find_launchers(trace)
@@ -840,7 +840,7 @@ def _find_operators(trace: Trace, nest: Nesting) -> tuple[Integers, NDArray[np.b
     operator = np.where(with_tensors, rows, UNKNOWN)
     operator[launched] = np.where(innermost == UNKNOWN, forward, innermost)[launch[launched]]
     on_weights[launched] = on_weights[launch[launched]]
-    return operator, on_weights | trace.named(UPDATE_KERNEL)
+    return operator, on_weights | trace.match_name(UPDATE_KERNEL)
 
 
 def _find_forward(trace: Trace, with_tensors: NDArray[np.bool_]) -> Integers:
@@ -957,7 +957,7 @@ def _alike(
         shape = shape_of(name, operands, sequence_length=sequence_length, weights=weights, kernel=kernel)
     elif first.on_stream:
         name = ""
-    explained = tuple(explanations.explained(sizes, shape.expected) for sizes in shape.sizes) if shape else ()
+    explained = tuple(explanations.explain(sizes, shape.expected) for sizes in shape.sizes) if shape else ()
     return Alike(
         operator=name,
         kernel=kernel,
@@ -978,7 +978,7 @@ DTYPES: Mapping[str, str] = {"c10::BFloat16": "bf16", "c10::Half": "fp16", "floa
 """Names of types in samples."""
 
 
-def find_sampled_ratio(one: Alike, samples: SampledPasses) -> float | None:
+def find_sampled_ratio(one: Alike, samples: LearnedTimes) -> float | None:
     """
     Return the sampled time of an operator in the other job over that in the recorded one; None where none is sampled.
 
@@ -997,7 +997,7 @@ def find_sampled_ratio(one: Alike, samples: SampledPasses) -> float | None:
     is_backward = shape.kind == "attention" and "backward" in one.operator
     is_batched = shape.expected == "batched matmul"
     name = "batched_matmul" if is_batched else shape.kind
-    known = samples.get(name, "backward" if is_backward else "forward", DTYPES[shape.dtype])
+    known = samples(name, "backward" if is_backward else "forward", DTYPES[shape.dtype])
     if known is None:
         return None
     (before,), (after,) = shape.sizes, one.explained
@@ -1106,9 +1106,7 @@ class Retimed:
     unsized_fraction: float
 
 
-def retime_tasks(
-    graph: ExecutionGraph, before: Sizes, after: Sizes, *, samples: SampledPasses | None = None
-) -> Retimed:
+def retime_tasks(graph: ExecutionGraph, before: Sizes, after: Sizes, *, samples: LearnedTimes | None = None) -> Retimed:
     r"""
     Time the tasks of a graph at other sizes.
 
@@ -1168,7 +1166,7 @@ def _time_rows(
     rows: NDArray[np.intp],
     explanations: Explanations,
     sequence_length: int,
-    samples: SampledPasses | None,
+    samples: LearnedTimes | None,
 ) -> tuple[Integers, Notes]:
     """Time events that are not nested in each other, and note uncertain times."""
     pieces = pieces_of(trace, rows)
@@ -1186,7 +1184,7 @@ def _time_rows(
 
 
 def _change(
-    one: Alike, overhead: float, here: Machine, explanations: Explanations, samples: SampledPasses | None
+    one: Alike, overhead: float, here: Machine, explanations: Explanations, samples: LearnedTimes | None
 ) -> tuple[float, float]:
     """Return the overhead of an operator, and the factor of the rest of its time: 1 where nothing tells another."""
     if one.shape is None and one.on_weights and one.kernel:

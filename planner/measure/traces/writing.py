@@ -166,7 +166,9 @@ def _name_event(kind: str, where: str, entry: str, name: str) -> str:
 def _arrows(trace: Trace) -> dict[int, str]:
     """Return the ends of arrows from each launch to its task on a stream, by row."""
     correlation = trace.events.correlation
-    calls, launched = (rows[correlation[rows] != UNKNOWN] for rows in (trace.of(Category.CALL), trace.of(*ON_STREAMS)))
+    calls, launched = (
+        rows[correlation[rows] != UNKNOWN] for rows in (trace.find_rows(Category.CALL), trace.find_rows(*ON_STREAMS))
+    )
     both = np.intersect1d(correlation[calls], correlation[launched])
     begin = {row: f'"ph": "s", "id": {correlation[row]}' for row in calls[np.isin(correlation[calls], both)].tolist()}
     end = launched[np.isin(correlation[launched], both)].tolist()

@@ -18,7 +18,14 @@ from costmodel.facts.model import Experts, Model
 from costmodel.validation import shown
 from planner.frameworks.imports.arguments import megatron_job
 from planner.frameworks.imports.bridge.library import OPEN, Recipe, options_by_field, recipe_named
-from planner.frameworks.imports.documents import ARCHITECTURE, flat_entries, read_words, require_model, said_by, text_of
+from planner.frameworks.imports.documents import (
+    ARCHITECTURE,
+    flat_entries,
+    read_overrides,
+    read_words,
+    require_model,
+    text_of,
+)
 from planner.frameworks.imports.finish import assumption_notes, cluster_notes, entries_set_by, newest
 from planner.frameworks.imports.tools.keys import is_on, meaning_of
 from planner.frameworks.megatron.bridge import DATA as BRIDGE
@@ -127,7 +134,7 @@ def bridge_job(
     SpecError
         If the model or a value is unknown, or if a required value would come from a recipe that is unknown.
     """
-    entries = said_by(overrides)
+    entries = read_overrides(overrides)
     said_here = {*entries}
     is_nemo = any(name.startswith("trainer.") for name in fields)
     known = recipe if isinstance(recipe, Recipe) else None if is_nemo or not recipe else recipe_named(recipe)

@@ -223,7 +223,7 @@ class _Reader:
         """Evaluate an expression."""
         self._spend()
 
-        def of(part: ast.expr) -> Any:
+        def evaluate(part: ast.expr) -> Any:
             return self.value(part, scope)
 
         match node:
@@ -232,63 +232,65 @@ class _Reader:
             case ast.Name(id=name):
                 return scope.get(name, Thing(name))
             case ast.Attribute(value=owner, attr=name):
-                thing = of(owner)
+                thing = evaluate(owner)
                 return thing.get(name) if isinstance(thing, Thing) else UNKNOWN
             case ast.List(elts=parts):
-                return self._items(parts, of)
+                return self._items(parts, evaluate)
             case ast.Tuple(elts=parts):
-                return tuple(self._items(parts, of))
+                return tuple(self._items(parts, evaluate))
             case ast.Dict(keys=keys, values=values):
-                return self._dict(keys, values, of)
+                return self._dict(keys, values, evaluate)
             case ast.UnaryOp(op=kind, operand=operand):
-                return _operate(kind, of(operand))
+                return _operate(kind, evaluate(operand))
             case ast.BinOp(left=left, op=kind, right=right) | ast.Compare(left=left, ops=[kind], comparators=[right]):
-                return _operate(kind, of(left), of(right))
+                return _operate(kind, evaluate(left), evaluate(right))
             case ast.BoolOp(op=kind, values=parts):
-                return self._either(isinstance(kind, ast.Or), parts, of)
+                return self._either(isinstance(kind, ast.Or), parts, evaluate)
             case ast.IfExp(test=test, body=body, orelse=orelse):
-                chosen = of(test)
-                return of(body if chosen else orelse) if is_known(chosen) else UNKNOWN
+                chosen = evaluate(test)
+                return evaluate(body if chosen else orelse) if is_known(chosen) else UNKNOWN
             case ast.Subscript(value=owner, slice=key):
-                return _try_operation(operator.getitem, of(owner), of(key))
+                return _try_operation(operator.getitem, evaluate(owner), evaluate(key))
             case ast.ListComp(elt=part, generators=[ast.comprehension(target=ast.Name(id=name), iter=many, ifs=[])]):
-                items = of(many)
+                items = evaluate(many)
                 is_listed = isinstance(items, (list, tuple, range))
                 return [self.value(part, scope.new_child({name: one})) for one in items] if is_listed else UNKNOWN
             case ast.Call():
-                return self._call_expression(node, of)
+                return self._call_expression(node, evaluate)
         return UNKNOWN
 
-    def _items(self, nodes: Sequence[ast.expr], of: Callable[[ast.expr], Any]) -> list[Any]:
+    def _items(self, nodes: Sequence[ast.expr], evaluate: Callable[[ast.expr], Any]) -> list[Any]:
         found: list[Any] = []
         for node in nodes:
-            many = of(node.value) if isinstance(node, ast.Starred) else [of(node)]
+            many = evaluate(node.value) if isinstance(node, ast.Starred) else [evaluate(node)]
             found += many if isinstance(many, (list, tuple)) else [UNKNOWN]
         return found
 
-    def _dict(self, keys: Sequence[ast.expr | None], values: list[ast.expr], of: Callable[[ast.expr], Any]) -> Any:
+    def _dict(
+        self, keys: Sequence[ast.expr | None], values: list[ast.expr], evaluate: Callable[[ast.expr], Any]
+    ) -> Any:
         whole: dict[Any, Any] = {}
         for key, node in zip(keys, values, strict=True):
-            value = of(node)
+            value = evaluate(node)
             if key is None:
                 whole |= value if isinstance(value, dict) else {}
-            elif is_known(name := of(key)) and not isinstance(name, (list, dict)):
+            elif is_known(name := evaluate(key)) and not isinstance(name, (list, dict)):
                 whole[name] = value
         return whole
 
-    def _either(self, is_or: bool, parts: Sequence[ast.expr], of: Callable[[ast.expr], Any]) -> Any:
+    def _either(self, is_or: bool, parts: Sequence[ast.expr], evaluate: Callable[[ast.expr], Any]) -> Any:
         value: Any = UNKNOWN
         for part in parts:
-            value = of(part)
+            value = evaluate(part)
             if not is_known(value) or bool(value) == is_or:
                 break
         return value if is_known(value) else UNKNOWN
 
-    def _call_expression(self, node: ast.Call, of: Callable[[ast.expr], Any]) -> Any:
-        function = of(node.func)
-        arguments = self._items(node.args, of)
+    def _call_expression(self, node: ast.Call, evaluate: Callable[[ast.expr], Any]) -> Any:
+        function = evaluate(node.func)
+        arguments = self._items(node.args, evaluate)
         keys = [None if one.arg is None else ast.Constant(one.arg) for one in node.keywords]
-        named = self._dict(keys, [one.value for one in node.keywords], of)
+        named = self._dict(keys, [one.value for one in node.keywords], evaluate)
         if isinstance(function, Function):
             return self.call(function, tuple(arguments), named)
         if isinstance(function, partial):

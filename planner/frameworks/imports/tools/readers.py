@@ -38,6 +38,7 @@ from planner.frameworks.imports.documents import (
     flatten,
     model_named,
     read_mapping,
+    read_overrides,
     read_plain,
     read_rows,
     read_words,
@@ -45,7 +46,6 @@ from planner.frameworks.imports.documents import (
     require_mapping,
     require_model,
     resolve,
-    said_by,
     text_of,
     vocabulary_of,
 )
@@ -165,7 +165,7 @@ def deepspeed_job(config: Mapping[str, Any], trainer: Meaning, overrides: Sequen
         If a feature has no costs here, the batch sizes contradict each other, or a required value is missing.
     """
     flat = flatten(config)
-    own, half, given = meaning_of("deepspeed", flat), trainer.entries.get("given.half"), said_by(overrides)
+    own, half, given = meaning_of("deepspeed", flat), trainer.entries.get("given.half"), read_overrides(overrides)
     entries = {**DATA.single, **DATA.usual, **trainer.entries, **own.entries}
     halves = {name: value for name, value in flat.items() if name.startswith(("bf16", "bfloat16", "fp16"))}
     if half and (not halves or "auto" in (halves.get(f"{half}.enabled"), halves.get("bfloat16.enabled"))):
@@ -213,11 +213,11 @@ def accelerate_job(config: Mapping[str, Any], trainer: Meaning, overrides: Seque
     else:
         entries |= {name: trainer.entries[name] for name in ("given.accumulation",) if name in trainer.entries}
         entries["strategy.recompute"] = "full" if "full" in recomputes else "none"
-        if recomputes == [None, None] and "strategy.recompute" not in said_by(overrides):
+        if recomputes == [None, None] and "strategy.recompute" not in read_overrides(overrides):
             own.notes.append(DATA.recompute_of_accelerate)
     if half in ("bf16", "fp16"):
         entries["training.precision"] = half
-    elif not {"training.precision", "training"} & {*said_by(overrides)}:
+    elif not {"training.precision", "training"} & {*read_overrides(overrides)}:
         problem = f"is {shown(half)}; bf16 and fp16 are read, training in FP32 is not costed."
         raise SpecError("mixed_precision", problem, "Or add training.precision=NAME.")
     if any(name.startswith("parallelism_config.") for name in flat):
@@ -338,10 +338,10 @@ def entries_job(meaning: Meaning, framework: Any, overrides: Sequence[str]) -> I
     if given.get("may_replicate") is False and strategy.get("sharding") == "none" and dp > 1:
         document["search"] = {"framework_rules": False, **document.get("search", {})}
         remarks.append("Whole replicas (DDP), which the catalog's framework with FSDP2 has not: no rules of its own.")
-    said = {*meaning.entries, *said_by(overrides)}
+    said = {*meaning.entries, *read_overrides(overrides)}
     name = framework if isinstance(framework, str) else framework["base"]
     notes = [*cluster_notes(name, meaning.entries.get("cluster.num_devices"), overrides), *meaning.notes, *remarks]
-    every = None if "strategy.recompute" in said_by(overrides) else int(given.get("full_every", 0)) or None
+    every = None if "strategy.recompute" in read_overrides(overrides) else int(given.get("full_every", 0)) or None
     try:
         _settle_batches(overrides, strategy, training, given)
         if "mbs" in strategy and ("given.accumulation" in meaning.keys or "given.accumulation" not in meaning.entries):
@@ -403,7 +403,7 @@ def _settle_batches(
     if batch is None and "accumulation" not in given:
         raise SpecError("training.global_batch_size", "is not said.", "Add training.global_batch_size=1024.")
     product = degree(strategy["mbs"], "strategy.mbs") * steps * dp
-    free = {"strategy.mbs", "training.global_batch_size"} & {*said_by(overrides)}
+    free = {"strategy.mbs", "training.global_batch_size"} & {*read_overrides(overrides)}
     if training.setdefault("global_batch_size", product) != product and "accumulation" in given and not free:
         problem = f"is {batch}; micro-batch {strategy['mbs']} x {steps} steps x {dp} replicas are {product}."
         raise SpecError("training.global_batch_size", problem)
@@ -422,9 +422,11 @@ def _complete_model(model: dict[str, Any], given: Mapping[str, Any], meaning: Me
         known = vocabulary_of({f"--{key.replace('_', '-')}": [vocabulary if key == "vocab_file" else kind]})
         if known is None:
             raise SpecError("model.vocab_size", "is not said.", "Add model.vocab_size=50304.")
-        model["vocab_size"] = known.entries
-        source = f"{known.entries:,} entries ({known.source})"
-        meaning.notes.append(f"{key}: assumed to be of {source}; model.vocab_size=N says another number.")
+        size, source = known
+        model["vocab_size"] = size
+        meaning.notes.append(
+            f"{key}: assumed to be of {size:,} entries ({source}); model.vocab_size=N says another number."
+        )
 
 
 def _add_tokens(training: dict[str, Any], given: Mapping[str, Any]) -> None:
@@ -740,7 +742,7 @@ def _hydra(file: File) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     defaults = file.content.get("defaults")
     listed = [one.get("train") for one in defaults if isinstance(one, Mapping)] if isinstance(defaults, list) else []
     named = [one for one in listed if isinstance(one, str)]
-    inner = file.named(f"train/{named[0].removesuffix('.yaml')}.yaml") if named else None
+    inner = file.find_file(f"train/{named[0].removesuffix('.yaml')}.yaml") if named else None
     if inner is None:
         problem = f"names {shown(named[0])} of conf/train, which does not exist." if named else "names no file."
         raise SpecError(f"{file.path}: defaults", problem, "Import the file of conf/train itself.")
@@ -793,7 +795,7 @@ def primus_job(file: File) -> Imported:
 
 def _read_extended(file: File, name: str, above: tuple[str, ...]) -> dict[str, Any]:
     """Read a file with those that it extends, the last of which counts; empty: not found."""
-    found = file.named(name, DATA.primus_folders)
+    found = file.find_file(name, DATA.primus_folders)
     if found is None or len(above) > MOST_FOLDERS or name in above:
         return {}
     content, whole = read_mapping(found), dict[str, Any]()

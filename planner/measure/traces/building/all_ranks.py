@@ -145,7 +145,7 @@ class _Builder:
         return np.concatenate(ends)
 
     def _kinds(self, rows: NDArray[np.intp], message: NDArray[np.int32]) -> NDArray[np.int8]:
-        copied = ((self.events.category == Category.COPY) & self.trace.named(BETWEEN_HOST_AND_DEVICE))[rows]
+        copied = ((self.events.category == Category.COPY) & self.trace.match_name(BETWEEN_HOST_AND_DEVICE))[rows]
         return np.where(message != UNKNOWN, Kind.COMMUNICATION, np.where(copied, Kind.COPY, Kind.COMPUTE))
 
     def _waits(self, number: int, duration: Integers) -> tuple[NDArray[np.int8], Integers, Integers]:
@@ -217,7 +217,7 @@ class _Builder:
         rows, first = self.background, self.num_host + len(self.places)
         if not len(rows) or not len(of_main):
             return []
-        asks = self.trace.named(ASKS)[self.rows[of_main]] & (self.rows[of_main] != UNKNOWN)
+        asks = self.trace.match_name(ASKS)[self.rows[of_main]] & (self.rows[of_main] != UNKNOWN)
         begun, done = self.events.start[rows], self.events.end[rows]
         launches, waits, explained = background_edges(self.start[of_main], self.end[of_main], asks, begun, done)
         task = of_main.tolist()

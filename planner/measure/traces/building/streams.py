@@ -50,7 +50,7 @@ function returns only once the copy has completed.
 
 def find_calls(trace: Trace, pattern: str) -> NDArray[np.intp]:
     """Return the rows of calls in whose name a pattern is found."""
-    return np.flatnonzero((trace.events.category == Category.CALL) & trace.named(pattern))
+    return np.flatnonzero((trace.events.category == Category.CALL) & trace.match_name(pattern))
 
 
 def waiting_calls(trace: Trace) -> dict[int, Waiting]:
@@ -102,7 +102,7 @@ def host_tasks(trace: Trace, iteration: Iteration, launching: Integers) -> NDArr
         calls = (find_calls(trace, one) for one in (RECORDS, STREAM_WAITS, *WAITING))
         rows = np.unique(np.concatenate([launching, *calls])).astype(np.intp)
     else:
-        rows = np.flatnonzero((trace.events.category == Category.OPERATOR) & ~trace.named(WRAPPERS))
+        rows = np.flatnonzero((trace.events.category == Category.OPERATOR) & ~trace.match_name(WRAPPERS))
     start = trace.events.start[rows]
     rows = rows[(start >= iteration.begin) & (start < iteration.end)]
     return outermost(trace.events, rows)
@@ -160,7 +160,7 @@ class Streams:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        rows = trace.of(*ON_STREAMS)
+        rows = trace.find_rows(*ON_STREAMS)
         self.rows, self.call, self.when = sort_by_stream(trace.events, rows, trace.calls_of(rows))
         self.track = trace.events.track[self.rows]
         self.start, self.end = trace.events.start[self.rows], trace.events.end[self.rows]
@@ -239,7 +239,7 @@ class Streams:
     @cached_property
     def is_pageable(self) -> NDArray[np.bool_]:
         """Mask of copies whose call returns only when they are done."""
-        copies: NDArray[np.bool_] = self.trace.named(PAGEABLE) & (self.trace.events.category == Category.COPY)
+        copies: NDArray[np.bool_] = self.trace.match_name(PAGEABLE) & (self.trace.events.category == Category.COPY)
         return copies[self.rows]
 
     def last_marked(self, start: int, end: int) -> int:
@@ -268,7 +268,7 @@ class Streams:
 
     @cached_property
     def _call_starts(self) -> dict[int, int]:
-        events, rows = self.trace.events, self.trace.of(Category.CALL)
+        events, rows = self.trace.events, self.trace.find_rows(Category.CALL)
         return dict(zip(events.correlation[rows].tolist(), events.start[rows].tolist(), strict=True))
 
     def _first_launched(self, track: int, moment: int) -> int:
@@ -337,7 +337,7 @@ class Streams:
         events, begun = self.trace.events, self._call_starts
         found: dict[int, list[tuple[int, int]]] = {}
         waited: dict[int, list[tuple[int, int]]] = {}
-        rows = self.trace.of(Category.SYNCHRONIZATION)
+        rows = self.trace.find_rows(Category.SYNCHRONIZATION)
         for row in rows[np.argsort(events.start[rows], kind="stable")].tolist():
             wait = self.trace.waits[events.wait[row]] if events.wait[row] != UNKNOWN else None
             number = int(events.correlation[row])
@@ -459,7 +459,7 @@ class HostWaits:
         self.start, self.end = self.events.start, self.events.end
         self.synchronized = {
             int(trace.events.correlation[row]): row
-            for row in trace.of(Category.SYNCHRONIZATION).tolist()
+            for row in trace.find_rows(Category.SYNCHRONIZATION).tolist()
             if trace.events.wait[row] != UNKNOWN
         }
         track = self.events.track[rows]

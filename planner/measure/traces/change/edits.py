@@ -46,7 +46,7 @@ def faster(graph: ExecutionGraph, pattern: str, factor: float) -> ExecutionGraph
         found = re.compile(pattern, re.IGNORECASE)
     except re.error as error:
         raise SpecError("faster", f"{pattern!r} is not a regular expression: {error}.") from None
-    chosen = graph.named(found)
+    chosen = graph.match_name(found)
     if not chosen.any():
         raise SpecError("faster", f"no task has {pattern!r} in its name.", _suggest_names(graph, found))
     shorter = np.rint(graph.tasks.duration / factor).astype(np.int64)
@@ -58,7 +58,7 @@ def _suggest_names(graph: ExecutionGraph, pattern: re.Pattern[str]) -> str:
     names: Counter[str] = Counter()
     for number, trace in enumerate(graph.traces):
         events = trace.events
-        inner = np.flatnonzero(trace.named(pattern) & np.isin(events.category, ON_THREADS))
+        inner = np.flatnonzero(trace.match_name(pattern) & np.isin(events.category, ON_THREADS))
         own = (graph.tasks.trace == number) & (graph.tasks.event != UNKNOWN)
         tasks = graph.tasks.event[own]
         calls = trace.calls_of(tasks)
@@ -268,7 +268,7 @@ def _find_calls(graph: ExecutionGraph, dropped: NDArray[np.bool_]) -> NDArray[np
     found = np.zeros(len(tasks), dtype=bool)
     found[edges.before[launches & dropped[edges.after]]] = True
     found[edges.before[launches & ~dropped[edges.after]]] = False
-    records, waits = graph.named(RECORDS), graph.named(STREAM_WAITS)
+    records, waits = graph.match_name(RECORDS), graph.match_name(STREAM_WAITS)
     steps = (graph.previous(), (waits, records)), (graph.following(), (records, waits))
     for launch in np.flatnonzero(found).tolist():
         for step, order in steps:

@@ -109,7 +109,7 @@ class Tasks:
         """Operation and direction of sends and receives, filled in by the templates of ranks."""
         for those in self.launched.values():
             those.sort()
-        self.is_record, self.is_wait = graph.named(RECORDS).tolist(), graph.named(STREAM_WAITS).tolist()
+        self.is_record, self.is_wait = graph.match_name(RECORDS).tolist(), graph.match_name(STREAM_WAITS).tolist()
         self.kind = tasks.kind.tolist()
         computing = np.isin(tasks.kind, (Kind.COMPUTE, Kind.COPY))
         self.has_streams = bool(computing.any())

@@ -84,7 +84,7 @@ def _doubt_recording(trace: Trace) -> Iterator[str]:
             "Nothing ran on a device, or it was not recorded: only the host's events are known. If there is a "
             "device, record with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
         )
-    if not len(trace.of(Category.CALL, Category.OPERATOR)):
+    if not len(trace.find_rows(Category.CALL, Category.OPERATOR)):
         yield (
             "The host was not recorded: launches of kernels, and waits for them, are unknown. Record with "
             "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]."
@@ -97,8 +97,8 @@ def _doubt_recording(trace: Trace) -> Iterator[str]:
 
 
 def _doubt_waits(trace: Trace) -> Iterator[str]:
-    kernels, correlation = trace.of(*ON_STREAMS), trace.events.correlation
-    calls = trace.of(Category.CALL)
+    kernels, correlation = trace.find_rows(*ON_STREAMS), trace.events.correlation
+    calls = trace.find_rows(Category.CALL)
     launched = np.isin(correlation[kernels], correlation[calls]) & (correlation[kernels] != UNKNOWN)
     num_missing = len(kernels) - int(np.count_nonzero(launched))
     if len(calls) and num_missing > LEAST_UNLAUNCHED * len(kernels):
@@ -112,7 +112,7 @@ def _doubt_waits(trace: Trace) -> Iterator[str]:
             "For which events streams wait is not recorded; it is inferred. On NVIDIA devices record with "
             "experimental_config=torch.profiler._ExperimentalConfig(enable_cuda_sync_events=True)."
         )
-    if not trace.operands and len(trace.of(Category.OPERATOR)):
+    if not trace.operands and len(trace.find_rows(Category.OPERATOR)):
         yield (
             "Shapes are not recorded: kernels cannot be timed for other sizes, nor operators learned. Record with "
             "record_shapes=True."
@@ -120,7 +120,7 @@ def _doubt_waits(trace: Trace) -> Iterator[str]:
 
 
 def _doubt_communication(trace: Trace) -> Iterator[str]:
-    messages = trace.events.message[trace.of(*ON_STREAMS)]
+    messages = trace.events.message[trace.find_rows(*ON_STREAMS)]
     sent = [trace.messages[place] for place in messages[messages != UNKNOWN].tolist()]
     silent = [message.library for message in sent if message.num_ranks == 0]
     if silent:
@@ -135,7 +135,7 @@ def _doubt_communication(trace: Trace) -> Iterator[str]:
 
 
 def _doubt_run(trace: Trace) -> Iterator[str]:
-    has_operators = bool(len(trace.of(Category.OPERATOR)))
+    has_operators = bool(len(trace.find_rows(Category.OPERATOR)))
     if has_operators and not _has_name(trace, TRAINING, Category.OPERATOR, Category.ANNOTATION):
         yield "There is no backward pass and no optimizer: this is inference, or a part of an iteration."
     if trace.rank is None:
@@ -144,7 +144,7 @@ def _doubt_run(trace: Trace) -> Iterator[str]:
 
 def _has_name(trace: Trace, pattern: str, *categories: Category) -> bool:
     """True where an event of some categories has a name that the pattern finds."""
-    return bool(trace.named(pattern)[trace.of(*categories)].any())
+    return bool(trace.match_name(pattern)[trace.find_rows(*categories)].any())
 
 
 RANK = re.compile(r"rank[-_.]?(\d{1,9})", re.IGNORECASE)

@@ -220,7 +220,7 @@ class TracedParts:
     def is_of_another_job(self) -> bool:
         """True where next to none of the computation has sizes of the job; without sizes, for an image model."""
         if not self._operators.operators:
-            return bool(self._trace.named(OF_IMAGES).any())
+            return bool(self._trace.match_name(OF_IMAGES).any())
         explained = sum(self.exposed.get(part, 0.0) for part in KINDS)
         return explained < LEAST_EXPLAINED * (explained + self.exposed.get(OTHER, 0.0))
 
@@ -303,7 +303,7 @@ class TracedParts:
 
     def _adds_gradients(self) -> NDArray[np.bool_]:
         """Return a mask of events that accumulate gradients: autograd's nodes for that, and the events in them."""
-        own = np.where(self._trace.named(ADDS_GRADIENTS), 1, UNKNOWN)
+        own = np.where(self._trace.match_name(ADDS_GRADIENTS), 1, UNKNOWN)
         adds = nesting(self._trace).inherit_values(own, unknown=UNKNOWN) != UNKNOWN
         launched = find_launchers(self._trace)
         return np.asarray(adds | ((launched != UNKNOWN) & adds[launched]))

@@ -214,7 +214,7 @@ def _communications(trace: Trace) -> tuple[CommunicationContents, ...]:
 
 def _kernels(trace: Trace, most: int) -> tuple[KernelContents, ...]:
     """Return the kernels with the longest total time."""
-    rows = trace.of(*ON_STREAMS) if trace.has_device else trace.of(Category.OPERATOR)
+    rows = trace.find_rows(*ON_STREAMS) if trace.has_device else trace.find_rows(Category.OPERATOR)
     names = trace.events.name[rows]
     seconds = np.bincount(names, weights=trace.events.duration[rows], minlength=len(trace.names)) / NANOSECONDS
     number = np.bincount(names, minlength=len(trace.names))

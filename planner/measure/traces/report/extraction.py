@@ -292,7 +292,7 @@ def _operators(by_trace: Iterable[TracedOperators]) -> Iterator[tuple[Point, flo
 
 def _copies(traces: Iterable[Trace]) -> Iterator[tuple[Point, float, float]]:
     for trace in traces:
-        rows = trace.of(Category.COPY)
+        rows = trace.find_rows(Category.COPY)
         for row, beside in zip(rows.tolist(), communication_overlap_nanoseconds(trace, rows).tolist(), strict=True):
             name, nbytes, ns = trace.name_of(row), int(trace.events.nbytes[row]), int(trace.events.duration[row])
             kind = next((sample for part, sample in COPIES.items() if part in name), None)
@@ -368,7 +368,7 @@ def missing_operators(problem: Problem, found: Extracted) -> tuple[str, ...]:
 
 
 def _key_without_router(point: Point) -> tuple[Kept, str, str]:
-    return drop_routed_sizes(point.operator, point.sizes.given), point.pass_, point.dtype
+    return drop_routed_sizes(point.operator, point.sizes.applicable), point.pass_, point.dtype
 
 
 # --- a device's file -----------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from costmodel.record import record
 from costmodel.step.rank_time import p2p_seconds
 from costmodel.strategy import DECISIONS, Recompute, Strategy, default_microbatch_group
 from costmodel.tables import Facts
-from costmodel.timing.sampled_source import UNKNOWN_PROCESSORS, SampledPasses, load_learned_times
+from costmodel.timing.sampled_source import UNKNOWN_PROCESSORS, LearnedTimes, load_learned_times
 from costmodel.timing.work import Communication
 from planner.jobs.entries import SECTIONS
 from planner.jobs.line import read_decisions
@@ -397,7 +397,7 @@ def _find_recorded_layout(graph: ExecutionGraph, found: Sequence[Parts]) -> Layo
 def _num_unknown_transfers(graph: ExecutionGraph) -> int:
     """Return the number of send and receive kernels without arguments, as batches of transfers are."""
     silent = np.array([*(not message.operation for message in graph.messages), False])[graph.tasks.message]
-    return int((silent & graph.named(TRANSFERS) & (graph.tasks.message != UNKNOWN)).sum())
+    return int((silent & graph.match_name(TRANSFERS) & (graph.tasks.message != UNKNOWN)).sum())
 
 
 def _rebuild(
@@ -509,7 +509,7 @@ def _tensor_parallel_factors(graph: ExecutionGraph, jobs: Jobs, sizes: tuple[Siz
     return found
 
 
-def _samples(facts: Facts) -> SampledPasses | None:
+def _samples(facts: Facts) -> LearnedTimes | None:
     """Return sampled times of the job's device, if it has any."""
     device = facts.cluster.device
     samples = device.calibration.samples

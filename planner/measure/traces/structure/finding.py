@@ -34,7 +34,7 @@ from planner.measure.traces.structure.records import (
 def autograd_nodes(trace: Trace, nest: Nesting) -> NDArray[np.bool_]:
     """Find the nodes of the backward pass that autograd runs, without recomputed ones, which lie in another node."""
     events = trace.events
-    node = trace.named(f"^{BACKWARD}") & (events.category == Category.OPERATOR)
+    node = trace.match_name(f"^{BACKWARD}") & (events.category == Category.OPERATOR)
     inside = nest.inherit_values(np.where(node, 1, UNKNOWN), unknown=UNKNOWN)
     has_parent = nest.parent >= 0
     nested = has_parent & (inside[nest.parent] == 1)
@@ -52,14 +52,14 @@ def host_phases(trace: Trace, nest: Nesting, nodes: NDArray[np.bool_]) -> tuple[
     named = records.phases_of_names(trace, records.PHASES, but=records.SEVERAL_PHASES)
     annotation = events.category == Category.ANNOTATION
     marks = np.where(annotation, named[events.name], np.int64(Phase.NONE))
-    update = trace.named(UPDATE_OPERATOR) & (events.category == Category.OPERATOR)
+    update = trace.match_name(UPDATE_OPERATOR) & (events.category == Category.OPERATOR)
     marks[update] = Phase.OPTIMIZER
     said = "annotations" if np.isin(marks, (Phase.FORWARD, Phase.BACKWARD)).any() else ""
     marks[nodes] = Phase.BACKWARD
     inside = nest.inherit_values(np.where(nodes, 1, UNKNOWN), unknown=UNKNOWN) == 1
     recording = (events.category == Category.OPERATOR) & (events.sequence >= 0) & (events.forward_thread <= 0)
     again = inside & (recording | (events.category == Category.MODULE)) & ~nodes
-    marks[again & ~trace.named(f"^{BACKWARD}")] = Phase.RECOMPUTE
+    marks[again & ~trace.match_name(f"^{BACKWARD}")] = Phase.RECOMPUTE
     if nodes.any():
         said = f"{said} and autograd" if said else "autograd"
     return nest.inherit_values(marks, unknown=Phase.NONE), said
@@ -426,7 +426,7 @@ def _find_in_iteration(
         mine = forward[columns.microbatch[forward] == number]
         cut = cuts.cut(mine)
         if cut is not None:
-            columns.layer[mine] = cut.at(events.start[mine])
+            columns.layer[mine] = cut.find_layers(events.start[mine])
     _assign_calls(trace, calls[columns.phase[calls] == Phase.FORWARD], forward, columns)
     _layers_of_backward(trace, one, made, backward, rest, cuts, columns)
 
@@ -493,13 +493,13 @@ def _layers_of_backward(
         pieces = rows[(events.track[rows] == one.thread) & (events.category[rows] == Category.ANNOTATION)]
         cut = cuts.cut(np.union1d(pieces, rows[(events.track[rows] == thread) & (events.category[rows] == 0)]))
         if cut is not None:
-            columns.layer[rows] = cut.at(events.start[rows], backward=True)
+            columns.layer[rows] = cut.find_layers(events.start[rows], backward=True)
 
 
 def _find_on_streams(trace: Trace, found: tuple[Iteration, ...], launched: Integers, columns: Parts) -> list[Cut]:
     """Find the parts of a trace without operators, by annotations or its busiest stream; return the cuts of passes."""
     events = trace.events
-    kernels = trace.of(Category.KERNEL)
+    kernels = trace.find_rows(Category.KERNEL)
     if len(kernels) == 0:
         return []
     rows = kernels[events.track[kernels] == np.bincount(events.track[kernels]).argmax()]
@@ -509,7 +509,7 @@ def _find_on_streams(trace: Trace, found: tuple[Iteration, ...], launched: Integ
     columns.phase[rows] = columns.phase[rows] if said else kernel_phases(trace, rows)
     columns.phases_from, columns.microbatches_from = said or "kernels", "order"
     cuts = cutter(trace, columns.phase)
-    others = np.setdiff1d(trace.of(*ON_STREAMS), rows)
+    others = np.setdiff1d(trace.find_rows(*ON_STREAMS), rows)
     for number in range(len(found)):
         mine = rows[columns.iteration[rows] == number]
         columns.microbatch[mine] = number_by_order(columns.phase[mine], cuts.tokens[mine])
@@ -523,7 +523,7 @@ def _find_on_streams(trace: Trace, found: tuple[Iteration, ...], launched: Integ
                 part = mine[(columns.microbatch[mine] == microbatch) & (columns.phase[mine] == phase)]
                 cut = cuts.cut(part)
                 if cut is not None:
-                    columns.layer[part] = cut.at(events.start[part], backward=phase == Phase.BACKWARD)
+                    columns.layer[part] = cut.find_layers(events.start[part], backward=phase == Phase.BACKWARD)
         beside = others[columns.iteration[others] == number]
         for column in (columns.microbatch, columns.layer):
             column[beside] = values_at(column[mine], events.start[mine], events.start[beside])
@@ -551,7 +551,7 @@ def _find_roles(trace: Trace, columns: Parts) -> None:
     columns.role[columns.layer >= 0] = Role.LAYER
     for place, pattern, which in ((FRONT, records.EMBEDDING, Role.EMBEDDING), (BACK, records.HEAD, Role.HEAD)):
         rows = columns.layer == place
-        if trace.named(pattern)[rows].any():
+        if trace.match_name(pattern)[rows].any():
             columns.role[rows] = which
     columns.phase = columns.phase.astype(np.int8)
     columns.microbatch = columns.microbatch.astype(np.int32)
@@ -576,12 +576,12 @@ def _summarize(trace: Trace, columns: Parts, cuts: Sequence[Cut]) -> None:
         doubts.append("No backward pass was found: everything that could be one is taken as a forward pass.")
     if columns.num_layers == 0:
         doubts.append("No layers were found: nothing names them, and no pass repeats itself.")
-    if model and model.found == "repetition" and not trace.named(records.ATTENTION)[columns.layer >= 0].any():
+    if model and model.found == "repetition" and not trace.match_name(records.ATTENTION)[columns.layer >= 0].any():
         doubts.append("No layer has an attention with a known name: the repeated part may not be a layer.")
     if len(counts) > 1:
         doubts.append(f"Passes differ in their number of layers: {dict(sorted(counts.items()))} (number: passes).")
     if columns.phases_from == "kernels":
         doubts.append("There are no operators: phases are guessed from the names of kernels and their order.")
-    if trace.named(records.GRAPH_LAUNCHES).any():
+    if trace.match_name(records.GRAPH_LAUNCHES).any():
         doubts.append("Kernels that were launched as a graph all belong to where it was launched.")
     columns.doubts = tuple(doubts)

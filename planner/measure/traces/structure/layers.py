@@ -261,7 +261,7 @@ class Cut:
         """Number of layers."""
         return len(self.times) - 1
 
-    def at(self, when: Integers, *, backward: bool = False) -> Integers:
+    def find_layers(self, when: Integers, *, backward: bool = False) -> Integers:
         """Return the layer at each time, ``FRONT`` or ``BACK``; a backward pass begins with the last layer."""
         place = np.searchsorted(self.times, when, side="right") - 1
         before, behind = (BACK, FRONT) if backward else (FRONT, BACK)

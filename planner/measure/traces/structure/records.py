@@ -223,7 +223,7 @@ def nesting(trace: Trace) -> Nesting:
     events = trace.events
     parent = np.full(len(events), UNKNOWN, dtype=np.int64)
     depth = np.full(len(events), UNKNOWN, dtype=np.int32)
-    rows = trace.of(*ON_THREADS)
+    rows = trace.find_rows(*ON_THREADS)
     rows = rows[np.argsort(events.track[rows], kind="stable")]
     around: list[int] = []
     ends: list[int] = []
@@ -255,7 +255,7 @@ def find_launchers(trace: Trace) -> Integers:
     """
     events = trace.events
     found = np.full(len(events), UNKNOWN, dtype=np.int64)
-    device = trace.of(*ON_STREAMS, Category.SYNCHRONIZATION)
+    device = trace.find_rows(*ON_STREAMS, Category.SYNCHRONIZATION)
     for numbers, category in ((events.external, Category.OPERATOR), (events.correlation, Category.CALL)):
         host = np.flatnonzero((events.category == category) & (numbers > 0))
         launcher = look_up(numbers[device], numbers[host], host)

@@ -33,6 +33,7 @@ from benchmarks.accuracy.left_out.drawn import (
     write_derivatives,
 )
 from benchmarks.accuracy.left_out.folds import HELD_OUT, HeldOut, read_held_out
+from benchmarks.accuracy.left_out.intervals import write_intervals
 from benchmarks.accuracy.metrics import RUNS, read_fitted
 from benchmarks.accuracy.report import as_json, lines, report, write_rows
 from benchmarks.output import print_lines, refuse_wrong_input
@@ -100,6 +101,7 @@ def check_folds(options: argparse.Namespace, known: References, results: Sequenc
     num_folds = sum(len(of.left_out) for of in draw_folds(rows, options.seed, 1.0).values())
     if options.store:
         store_folds(HELD_OUT, read_held_out(HELD_OUT), found)
+        write_intervals(rows, read_held_out(HELD_OUT))
         write_derivatives(DERIVATIVES, replace(stored, made_by=fingerprints()))
     print_lines(fold_lines(found, stored.made_by, drawn=num_drawn, of=num_folds, seed=options.seed))
     return not any(one.changes for one in found)

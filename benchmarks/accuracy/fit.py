@@ -33,9 +33,10 @@ from benchmarks.accuracy.left_out.folds import (
     held_out_rows,
     is_newest,
     left_out_seconds,
+    read_held_out,
     write_held_out,
 )
-from benchmarks.accuracy.left_out.intervals import interval_document, left_out_errors
+from benchmarks.accuracy.left_out.intervals import write_intervals
 from benchmarks.accuracy.metrics import RUNS, read_fitted
 from benchmarks.output import print_lines, refuse_wrong_input
 from planner.jobs.cluster import Fitted as FittedConstants
@@ -44,7 +45,6 @@ from planner.measure.calibrate.cases import Predictor, calibrations_of, log_meas
 from planner.measure.calibrate.constants import Constant, constants, prior_factors
 from planner.measure.calibrate.fit import Fit, covariance, fit, priors_of
 from planner.measure.runs.predictions import Case, cases, find_unreported_recompute
-from planner.uncertainty.intervals import TABLE as INTERVALS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -183,10 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 made_by=fingerprints(),
             ),
         )
-        errors = left_out_errors(timed, {kind: of.tolist() for kind, of in found.left_out.items()})
-        (Path(__file__).parents[2] / "planner" / "uncertainty" / INTERVALS).write_text(
-            interval_document(errors), encoding="utf-8"
-        )
+        write_intervals(timed, read_held_out(HELD_OUT))
     print(f"{len(timed)} rows, {time.monotonic() - begin:.0f} s")
     return 0
 

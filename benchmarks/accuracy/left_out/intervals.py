@@ -6,12 +6,13 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from math import isnan, log
+from math import isnan, log, nan
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.accuracy.left_out.folds import GROUP, MODEL, SOFTWARE, SOURCE, is_newest, model_of
+from benchmarks.accuracy.left_out.folds import GROUP, KINDS, MODEL, SOFTWARE, SOURCE, HeldOut, is_newest, model_of
 from benchmarks.accuracy.metrics import grouped, shared
 from benchmarks.output import format_generated
 from planner.measure.calibrate.cases import group_of
@@ -19,6 +20,7 @@ from planner.measure.runs.predictions import Case
 from planner.uncertainty.intervals import (
     ANY,
     FEWEST_GROUPS,
+    TABLE,
     Error,
     Kind,
     Spread,
@@ -29,6 +31,8 @@ from planner.uncertainty.intervals import (
     size_of,
     spread_of,
 )
+
+FILE = Path(__file__).parents[3] / "planner" / "uncertainty" / TABLE
 
 ALIKE: Mapping[str, Callable[[Case], Hashable]] = {
     GROUP: group_of,
@@ -103,10 +107,21 @@ def difference_errors(errors: Sequence[LeftOutError]) -> list[Error]:
     return found
 
 
+def write_intervals(timed: Sequence[Case], held_out: Mapping[str, HeldOut]) -> None:
+    """Write the planner's intervals from the stored predictions of rows that were left out."""
+    FILE.write_text(interval_document(stored_errors(timed, held_out)), encoding="utf-8")
+
+
+def stored_errors(timed: Sequence[Case], held_out: Mapping[str, HeldOut]) -> list[LeftOutError]:
+    """Errors of rows by the stored predictions without them."""
+    seconds = {kind: [held_out[case.run.id].seconds.get(kind, nan) for case in timed] for kind in KINDS}
+    return left_out_errors(timed, seconds)
+
+
 def interval_document(errors: Sequence[LeftOutError]) -> str:
     """The planner's file of intervals."""
     source = (
-        "python -m benchmarks.accuracy.fit --write: errors of the rows of benchmarks/measured_runs, each predicted by "
+        "python -m benchmarks.accuracy --share 1 --store: errors of rows of benchmarks/measured_runs, each by "
         "fits that left out its group (source, model, device, number of devices), its model, its source, or its "
         "release and all newer ones"
     )

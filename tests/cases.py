@@ -1,14 +1,29 @@
-"""One test case for many values: where each of them takes no time, a case for each would only be counted and listed."""
+"""Tables of cases, and one test case for many values: where each takes no time, it would only be counted and listed."""
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable
-from functools import wraps
+from functools import cache, wraps
 from inspect import Signature, signature
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+
+DATA = Path(__file__).parent / "data"
+
+
+@cache
+def tables(name: str) -> Any:
+    """Read ``tests/data/NAME.yaml``."""
+    return yaml.load((DATA / f"{name}.yaml").read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+
+
+def table(name: str, part: str) -> Any:
+    """Read a part of ``tests/data/cases/NAME.yaml``, such as the rows of a parametrized test."""
+    return tables(f"cases/{name}")[part]
 
 
 def require_none(failures: Iterable[object]) -> None:

@@ -2,8 +2,8 @@
 
 import copy
 import json
-import math
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from costmodel.errors import SpecError
 from costmodel.models.flops import parameters
 from costmodel.strategy import Recompute, Sharding
 from planner.jobs.problem import load
+from tests.cases import table
 
 JOBS = Path(__file__).parents[2] / "benchmarks" / "jobs"
 
@@ -248,163 +249,19 @@ def test_relations_between_decisions_are_no_errors_of_the_file():
 
 WHOLE = "training.global_batch_size"
 
-BAD_VALUES = [
-    # unknown entries
-    ("modl", 1, "modl: no such entry. Did you mean 'model'?"),
-    ("training__sequence_lenght", 1, "training.sequence_lenght: no such entry. Did you mean 'sequence_length'?"),
-    ("search__pins", {}, "search.pins: no such entry. Did you mean 'pin'?"),
-    ("search__pin", {"tpp": 8}, "search.pin.tpp: no such decision. Did you mean 'tp'?"),
-    (
-        "search__allow",
-        {"recomputation": [1]},
-        "search.allow.recomputation: no such decision. Did you mean 'recompute'?",
-    ),
-    ("search__forbid", [{"pp": 8}, {"xx": 8}], "search.forbid.1.xx: no such decision. Known: activation_offload, "),
-    # numbers
-    ("training__global_batch_size", 0, f"{WHOLE}: must be at least 1, got 0."),
-    ("training__global_batch_size", -1, f"{WHOLE}: must be at least 1, got -1."),
-    ("training__global_batch_size", 10**30, f"{WHOLE}: must be at most 1000000000, got 1{'0' * 30}."),
+BAD_VALUES = table("job", "bad_values")
+
+OBJECTS = [
     ("training__global_batch_size", 10**5000, f"{WHOLE}: "),
-    ("training__global_batch_size", math.nan, f"{WHOLE}: expected a finite number, got nan."),
-    ("training__global_batch_size", math.inf, f"{WHOLE}: expected a finite number, got inf."),
-    ("training__global_batch_size", 2.5, f"{WHOLE}: expected a whole number, got 2.5."),
-    ("training__global_batch_size", "k8", f"{WHOLE}: expected a whole number, got 'k8'."),
-    ("training__global_batch_size", True, f"{WHOLE}: expected a number, got true."),
-    ("training__global_batch_size", None, f"{WHOLE}: expected a whole number, got null."),
-    ("training__global_batch_size", [512], f"{WHOLE}: expected a whole number, got [512]."),
-    ("training__tokens", -math.inf, "training.tokens: must be more than 0, got -inf."),
-    ("training__tokens", math.nan, "training.tokens: "),
-    ("training__tokens", 10**30, "training.tokens: must be at most 1e+24, got 1"),
     ("training__tokens", 10**400, "training.tokens: "),
-    ("training__tokens", 0.5, "training.tokens: must be at least 1, got 0.5."),
-    ("cluster__memory_gib", 0, "cluster.memory_gib: must be more than 0, got 0."),
-    ("search__memory_headroom_gib", -1, "search.memory_headroom_gib: must be at least 0, got -1."),
-    (
-        "search__memory_headroom_gib",
-        80,
-        "search.memory_headroom_gib: is 80, of devices with 79.6 GiB: nothing would be left.",
-    ),
-    ("search__max_devices", 0, "search.max_devices: must be at least 1, got 0."),
-    ("search__max_devices", 10**6, "search.max_devices: is 1000000, more than the "),
-    ("search__max_bubble_fraction", 1.5, "search.max_bubble_fraction: must be at most 1, got 1.5."),
-    ("search__max_bubble_fraction", -0.1, "search.max_bubble_fraction: must be at least 0, got -0.1."),
-    ("search__time_limit_seconds", 0, "search.time_limit_seconds: must be more than 0, got 0."),
-    ("top", 0, "top: must be at least 1, got 0."),
-    ("top", 1001, "top: must be at most 1000, got 1001."),
-    ("top", -1, "top: must be at least 1, got -1."),
-    ("top", 10**9, "top: must be at most 1000, got 1000000000."),
-    ("variants", "both", "variants: expected 'groups' or 'all', got 'both'."),
-    # other types
-    ("cluster", [], "cluster: expected a mapping, got []."),
-    ("training", "fast", "training: expected a mapping, got 'fast'."),
-    ("objective", "speed", "objective: expected 'step_time' or 'total_time', got 'speed'."),
-    ("search__framework_rules", "maybe", "search.framework_rules: expected true or false, got 'maybe'."),
-    ("search__pin", [8], "search.pin: expected a mapping or text, got [8]."),
-    ("search__forbid", {"pp": 8}, "search.forbid: expected a list, got {'pp': 8}."),
-    ("search__forbid", [{}], "search.forbid.0: is empty and would forbid every plan."),
-    ("search__allow", {"pp": 4}, "search.allow.pp: expected a list of values such as [4, 8], got 4."),
-    ("search__allow", {"pp": []}, "search.allow.pp: expected a list of values such as [4, 8], got []."),
-    # decisions
-    ("search__pin", {"tp": 0}, "search.pin.tp: must be from 1 to 1000000000, got 0."),
-    ("search__pin", {"tp": True}, "search.pin.tp: expected a whole number, got true."),
-    ("search__pin", {"tp": 2.5}, "search.pin.tp: expected a whole number, got 2.5."),
-    ("search__pin", {"tp": math.nan}, "search.pin.tp: expected a whole number, got nan."),
-    ("search__pin", {"recompute": "ful"}, "(the latter may be joined by +), got 'ful'. Did you mean 'full'?"),
-    (
-        "search__pin",
-        {"recompute": False},
-        "search.pin.recompute: expected one of none, selective, full, core_attention, ",
-    ),
-    (
-        "search__pin",
-        {"sharding": 1},
-        "search.pin.sharding: expected one of none, optimizer, gradients, weights, got 1.",
-    ),
-    ("search__pin", {"tp_overlap": "yes"}, "search.pin.tp_overlap: expected true or false, got 'yes'."),
-    ("search__allow", {"pp": [4, "x"]}, "search.allow.pp.1: expected a whole number, got 'x'."),
-    ("search", {"pin": {"tp": 8}, "allow": {"tp": [2, 4]}}, "search.pin.tp: is 8, which search.allow.tp excludes."),
-    # bounds
-    ("search__limits", ["tp <= 4", "tpp <= 4"], "search.limits.1: 'tpp' is no decision. Did you mean 'tp'?"),
-    ("search__limits", ["tp = 4"], "got 'tp = 4'. Equality is written ==."),
-    ("search__limits", ["tp"], "search.limits.0: expected a bound such as 'tp <= 8', "),
-    ("search__limits", ["1 <= tp <= 4"], "search.limits.0: expected a bound such as 'tp <= 8', "),
-    ("search__limits", [4], "search.limits.0: expected text, got 4."),
-    ("search__limits", "tp <= 4", "search.limits: expected a list, got 'tp <= 4'."),
-    ("search__limits", ["tp <= 4.5"], "search.limits.0: expected a whole number from 0 to 1000000000 on the right, "),
-    ("search__limits", ["recompute < full"], "search.limits.0: 'recompute' has no order; it can be compared by == "),
-    ("search__limits", ["sharding != full"], "none, optimizer, gradients, weights, got 'full'."),
-    ("search__limits", ["tp * sharding < 8"], "search.limits.0: 'sharding' is no number that could be multiplied."),
-    ("search__forbid", [{"pp": ">= 16 GPUs"}], "search.forbid.0.pp: expected a count such as 15T, got '16 GPUs'. "),
-    ("search__forbid", [{"pp": "many"}], "search.forbid.0.pp: expected a whole number, got 'many'."),
-    # names
-    ("model", "llama3-80b", "model: 'llama3-80b' is neither in the catalog nor a file. Did you mean 'llama3-8b'?"),
-    ("model", "", "model: '' is neither in the catalog nor a file."),
-    ("model", "nowhere/config.json", "model: no such file: 'nowhere/config.json'."),
-    ("model", "a\0b", "model: "),
-    ("model", 405, "model: expected text"),
-    (
-        "cluster__device",
-        "h100-80gb-smx",
-        "cluster.device: 'h100-80gb-smx' is not in the catalog. Did you mean 'h100-80gb-",
-    ),
-    ("cluster__device", {"base": "h101"}, "cluster.device.base: 'h101' is not in the catalog."),
-    ("cluster__device", {"base": 3}, "cluster.device.base: expected a name, got 3."),
-    ("cluster__device", {"base": "h100-80gb-sxm", "memory": 3}, "cluster.device.memory: no such entry. Did you mean"),
-    ("cluster__device", {"memory_bytes": 8e10}, "cluster.device.calibration: is required but missing."),
-    (
-        "cluster__device",
-        "a100",
-        "cluster.device: 'a100' means several devices. Write a100-40gb-sxm, a100-80gb-sxm, a100-40gb-pcie or ",
-    ),
-    ("cluster__device", "H100-80GB-SXMX", "Did you mean 'h100-80gb-sxm'?"),
-    ("training__precision", "bf17", "training.precision: 'bf17' is not in the catalog. Did you mean 'bf16'?"),
-    ("training__precision", {"compute": "bf16"}, "training.precision.weight_bytes: is required but missing."),
-    # records
-    ("cluster__networks", [], "cluster.networks: length must be at least 1, got 0."),
-    ("cluster__networks", [{"name": "nvlink"}], "cluster.networks.0.num_peers: is required but missing."),
-    (
-        "cluster__scale_up_size",
-        512,
-        "cluster.scale_up_size: level 'nvlink' reaches 512 devices, level 'rail' around it only",
-    ),
-    (
-        "cluster__devices_per_node",
-        3,
-        "cluster.devices_per_node: is 3, a domain of level 'nvlink' holds 8 devices; neither divides the other.",
-    ),
-    ("cluster__scale_up_size", 3, "devices_per_node: is 8, a domain of level 'nvlink' holds 3 devices; neither "),
-    (
-        "training__tokens",
-        15,
-        "training.tokens: is 15, less than one step of 256 x 8192 = 2097152 tokens. Write the tokens of the whole",
-    ),
-    ("cluster__networks", [A_TIER, {**A_TIER, "num_peers": 4}], "cluster.networks: level 'nvlink' reaches 8 devices"),
-    # reliability
-    (
-        "reliability__recovery",
-        [{"name": "process", "probability": 0.5, "seconds": 60}],
-        "reliability.recovery: the probabilities must sum to 1, got 0.5.",
-    ),
-    (
-        "reliability",
-        {"mttr_seconds": 60, "recovery": [{"name": "job", "probability": 1, "seconds": 60}]},
-        "reliability.mttr_seconds: is given with 'recovery', from which it follows; keep one.",
-    ),
-    (
-        "reliability",
-        {"checkpoint_seconds": 5, "disk_write_bandwidth": 2e9},
-        "reliability.checkpoint_seconds: is given with 'disk_write_bandwidth', from which it follows; keep one.",
-    ),
-    ("reliability__recovery", [], "reliability.recovery: length must be at least 1, got 0."),
-    ("reliability__failures_per_node_day", -0.1, "reliability.failures_per_node_day: must be at least 0, got -0.1."),
-    # Python objects that no file can hold
     ("cluster__num_devices", {8}, "cluster.num_devices: expected text, a number, a list or a mapping, got set."),
     ("search__pin", {8: "tp"}, "search.pin: 8 cannot name an entry, expected text."),
     ("model", b"llama", "model: expected text, a number, a list or a mapping, got bytes."),
 ]
+"""Python's objects that no file can hold."""
 
 
-@pytest.mark.parametrize(("entry", "value", "message"), BAD_VALUES, ids=range(len(BAD_VALUES)))
+@pytest.mark.parametrize(("entry", "value", "message"), [*BAD_VALUES, *OBJECTS], ids=count())
 def test_bad_value(entry, value, message):
     """The dotted path, what was seen, what is allowed, and the nearest word."""
     assert message in message_of(a_job(**{entry: value}))

@@ -17,6 +17,7 @@ from planner.jobs.line import WORDS, read_strategy, read_words, write_line
 from planner.jobs.strategy_file import LAYOUT
 from planner.report.records.plan import PlanRecord
 from planner.search.complete import CompletedBy
+from tests.cases import table
 from tests.schemas import valid
 
 DENSE = {
@@ -251,29 +252,7 @@ def test_a_report_begins_with_the_line(capsys, command):
     assert capsys.readouterr().out.splitlines()[2].split(None, 1) == ["line", WHOLE]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("TP4 tp=2", "tp: is given twice, by TP4 and tp=2; keep one."),
-        ("TP4 TP4", "tp: is given twice, by TP4 and TP4; keep one."),
-        ("overlap=tp dp_overlap=true", "dp_overlap: is given twice, by overlap=tp and dp_overlap=true; keep one."),
-        ("loss=fused loss=unfused", "loss: is given twice"),
-        ("EP8", "ep: is 8, but llama3-8b has no experts."),
-        ("recompute=layernorm+moe_act", "recompute: is layernorm+moe_act, but llama3-8b has no experts."),
-        (
-            "TQ4",
-            "such as training.global_batch_size=512, or a word of a line, such as TP4. Did you mean 'TP'?",
-        ),
-        ("TP", "'TP': has no value. Write TP2."),
-        ("TP0", "tp: must be from 1 to 1000000000, got 0."),
-        ("ZeRO4", "sharding: expected ZeRO0 to ZeRO3, got 'ZeRO4'."),
-        ("overlap=tp,xp", "overlap: expected tp, cp, ep, pp, dp, joined by commas, or none, got 'xp'."),
-        ("dispatcher=hybrid", "Did you mean 'hybridep'?"),
-        ("recompute=moe_ac", "Did you mean 'moe_act'?"),
-        (f"PP2 layout=16+15 {WHOLE.replace('TP2 ', '')}", "layout.layers: holds 31 layers, llama3-8b has 32."),
-        (f"PP2 layout=16x2/recompute=none {WHOLE.replace('TP2 ', '')}", "expected name:values after a slash"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), table("line", "a_wrong_line_is_wrong_input"))
 @pytest.mark.parametrize("command", ["plan", "estimate", "explain"])
 def test_a_wrong_line_is_wrong_input(capsys, command, words, message):
     """Exit code 2, with place, value and what is allowed."""

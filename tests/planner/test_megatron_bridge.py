@@ -32,28 +32,10 @@ from planner.frameworks.megatron.releases import lacking
 from tests.builders_estimate import estimate_by_recipes as estimate
 from tests.builders_megatron import megatron_plans
 from tests.builders_plan import planned_exports
+from tests.cases import table
 from tests.planner.test_megatron_lm import DEEPSEEK, JOB, a_plan
 
-CLASSES = {
-    "model": (
-        "GPTModelProvider",
-        "MLAModelProvider",
-        "MambaModelProvider",
-        "TransformerConfig",
-        "MLATransformerConfig",
-        "ModelParallelConfig",
-    ),
-    "train": ("TrainingConfig",),
-    "checkpoint": ("CheckpointConfig",),
-    "dist": ("DistributedInitConfig",),
-    "comm_overlap": ("CommOverlapConfig",),
-    "ddp": ("DistributedDataParallelConfig",),
-    "optimizer": ("OptimizerConfig",),
-    "rng": ("RNGConfig",),
-    "rerun_state_machine": ("RerunStateMachineConfig",),
-    "++mixed_precision": ("MixedPrecisionConfig",),
-    "dataset": ("BlendedMegatronDatasetConfig", "GPTDatasetConfig"),
-}
+CLASSES = table("megatron_bridge", "classes")
 """The classes whose fields a section of the configuration has (megatron/bridge/training/config.py)."""
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from constraints.targets import effective_settings
 from costmodel.errors import SpecError
-from costmodel.strategy import FLAGS, Recompute, Schedule, Sharding, Vocabulary
+from costmodel.strategy import FLAGS, Sharding
 from planner import load
 from planner.frameworks.launch import launched
 from planner.frameworks.megatron.lm import to_megatron_lm
@@ -22,6 +22,7 @@ from planner.jobs.strategy_file import complete_strategy
 from planner.verbs.plan import evaluate
 from tests.builders_estimate import estimate_by_recipes as estimate
 from tests.builders_megatron import hybrid_plans, megatron_plans
+from tests.cases import table
 
 JOB = {
     "model": "llama3-8b",
@@ -145,29 +146,7 @@ def test_every_option_is_one_of_megatron():
     assert {word for word in words if word.startswith("--")} <= {*options()}
 
 
-@pytest.mark.parametrize(
-    ("decisions", "expected"),
-    [
-        ({"tp": 2}, {"--tensor-model-parallel-size": 2, "--sequence-parallel": True}),
-        ({"cp": 2, "cp_overlap": True}, {"--context-parallel-size": 2, "--cp-comm-type": ["p2p"]}),
-        ({"recompute": "full"}, {"--recompute-granularity": "full", "--recompute-method": "uniform"}),
-        ({"recompute": "core_attention+mlp"}, {"--recompute-modules": ["core_attn", "mlp"]}),
-        ({"activation_offload": True}, {"--cpu-offloading-num-layers": 31}),
-        ({"optimizer_offload": True}, {"--optimizer-cpu-offload": True, "--use-precision-aware-optimizer": True}),
-        ({"sharding": "weights", "dp_overlap": True}, {"--use-megatron-fsdp": True, "--ckpt-format": "fsdp_dtensor"}),
-        ({"sharding": "none", "dp_overlap": True}, {"--overlap-grad-reduce": True}),
-        ({"pp": 4, "vpp": 2, "pp_overlap": False}, {"--no-overlap-p2p-communication": True}),
-        ({"pp": 4, "vpp": 2, "pp_overlap": True}, {"--num-virtual-stages-per-pipeline-rank": 2}),
-        ({"cuda_graphs": "attn+mlp"}, {"--cuda-graph-impl": "transformer_engine"}),
-        ({"cuda_graphs": "attn+mlp"}, {"--cuda-graph-scope": ["attn", "mlp"], "--te-rng-tracker": True}),
-        ({"cuda_graphs": "full_iteration"}, {"--cuda-graph-scope": ["full_iteration"], "--te-rng-tracker": True}),
-        # the head is worth 2.4 layers: 17 and 15; 8, 9, 9 and 6
-        ({"pp": 2, "vocabulary": "redistributed"}, {"--decoder-last-pipeline-num-layers": 15}),
-        ({"pp": 4, "vocabulary": "redistributed"}, {"--pipeline-model-parallel-layout": "Et*8|(t*9|)*2t*6L"}),
-        # 34 slots on 24 stages: ten have two
-        ({"pp": 8, "vpp": 3, "pp_overlap": True}, {"--pipeline-model-parallel-layout": "Et|(t*2|)*9(t|)*13L"}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("decisions", "expected"), table("megatron_lm", "decisions_are_options"))
 def test_decisions_are_options(decisions, expected):
     """The ones that the glossary names."""
     assert arguments_of(**decisions).items() >= expected.items()
@@ -320,21 +299,7 @@ def test_timeouts_follow_the_prediction():
 # --- what is refused ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("decisions", "message"),
-    [
-        ({"pp": 4, "schedule": Schedule.ZB_H1}, "Megatron-LM cannot express this plan:\n  - schedule = zb_h1: "),
-        ({"pp": 4, "vocabulary": Vocabulary.VOCAB_1}, "vocabulary = vocab_1: vocab_1 has slices"),
-        ({"recompute": Recompute.of("every_other_matmul")}, "recompute = every_other_matmul: In Megatron-LM"),
-        ({"recompute": Recompute.SELECTIVE}, "names and the model has"),
-        ({"cp": 2, "cp_overlap": False}, "cp_overlap = false: Context-parallel ranks (cp above 1)"),
-        ({"pp": 4, "pp_overlap": True}, "pp_overlap = true: Only the interleaved schedule"),
-        ({"sharding": Sharding.WEIGHTS, "dp_overlap": False}, "dp_overlap = false: In Megatron-LM"),
-        ({"pp": 4, "activation_offload": True}, "cannot run this plan, which breaks: With a pipeline"),
-        ({"tp": 3, "dp": 5}, "Each tensor-parallel rank owns"),
-        ({"pp": 4, "schedule": Schedule.GPIPE, "cp": 2, "cp_overlap": False}, "\n  - cp_overlap = false: "),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("decisions", "message"), table("megatron_lm", "what_no_option_says_is_refused_by_name"))
 def test_what_no_option_says_is_refused_by_name(decisions, message):
     """With the reason; all of several."""
     with pytest.raises(SpecError) as caught:

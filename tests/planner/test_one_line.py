@@ -17,6 +17,7 @@ from planner.jobs.document import Document, parse, read_document
 from planner.jobs.entries import Job, kinds
 from planner.jobs.one_line import cluster_entries, one_line
 from planner.jobs.problem import load
+from tests.cases import table
 
 NUMBERS = {"batch": "1024", "sequence": "8k", "tokens": "15T"}
 OPTIONS = ["--batch", "1024", "--sequence", "8k", "--tokens", "15T"]
@@ -104,35 +105,7 @@ def test_clusters(text, num_devices, node, domain):
     assert cluster.device.networks[0].num_peers == domain
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("512 GPUs", "'512 GPUs' is no cluster. Write the device, too, such as 512xh100"),
-        ("512xGPUs", "Write the device, too, such as 512xh100"),
-        ("512", "Write the device, too, such as 512xh100"),
-        ("h100x512", "'h100x512' is no cluster. Write 512xh100."),
-        ("h100-80gb-sxmx512", "Write 512xh100-80gb-sxm."),
-        ("512 x h100-80gb-sxm", "Write 512xh100-80gb-sxm."),
-        ("64 x 8 x h100", "Write 64x8xh100."),
-        ("512*h100", "Write 512xh100."),
-        ("512 h100", "Write 512xh100."),
-        ("512h100", "Write 512xh100."),
-        ("64x8h100-80gb-sxm", "Write 64x8xh100-80gb-sxm."),
-        ("512h100-80gb-sxm", "Write 512xh100-80gb-sxm."),
-        ("16mi300x", "Write 16xmi300x."),
-        ("64x8x2xh100", "It has a count too many. Write devices and device"),
-        ("h100", "Write how many, such as 512xh100"),
-        ("h100-80gb-sxm", "Write how many, such as 512xh100"),
-        ("0xh100", "'0xh100' is no cluster: expected a whole number from 1 on, got '0'."),
-        ("1.5xh100", "expected a whole number from 1 on, got '1.5'."),
-        ("1,000xh100", "expected a count such as 15T, got '1,000'. Write 1000."),
-        ("1e3kxh100", "an exponent and a unit at once. Write 1000000."),
-        ("8GBxh100", "'GB' is a unit of bytes."),
-        ("", "Write devices and device, such as 512xh100"),
-        ("x", "is no cluster."),
-        ("-8xh100", "Write devices and device"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), table("one_line", "wrong_clusters"))
 def test_wrong_clusters(text, message):
     """Each with the spelling that is right."""
     with pytest.raises(SpecError) as caught:
@@ -142,43 +115,7 @@ def test_wrong_clusters(text, message):
     assert message in str(caught.value)
 
 
-WRONG = [
-    ({"model": "llama3-70x"}, ["model: 'llama3-70x' is neither in the catalog nor a file. Did you mean 'llama3-70b'?"]),
-    ({"cluster": "8xh1000"}, ["cluster.device: 'h1000' is not in the catalog."]),
-    ({"numbers": {"batch": "1024", "sequence": "8k"}}, ["--tokens: training.tokens: is required but missing."]),
-    (
-        {"numbers": NUMBERS | {"batch": "1,000"}},
-        ["--batch: training.global_batch_size: expected a count such as 15T, got '1,000'. Write 1000."],
-    ),
-    (
-        {"numbers": NUMBERS | {"sequence": "8 k"}},
-        ["--sequence: training.sequence_length: expected a sequence length such as 8k, got '8 k'. Write 8k."],
-    ),
-    (
-        {"numbers": NUMBERS | {"batch": "[8]"}},
-        ["--batch: training.global_batch_size: expected a whole number, got [8]."],
-    ),
-    (
-        {"numbers": NUMBERS | {"batch": "[8"}},
-        ["--batch: training.global_batch_size: expected a whole number, got '[8'."],
-    ),
-    ({"numbers": NUMBERS | {"batch": "0k"}}, ["must be at least 1, got '0k'."]),
-    (
-        {"numbers": NUMBERS | {"tokens": "1k"}},
-        ["--tokens: training.tokens: is 1000, less than one step of 1024 x 8192"],
-    ),
-    ({"numbers": NUMBERS | {"tokens": "1k"}}, ["(written 1k). Write the tokens of the whole training"]),
-    (
-        {"model": "llama3-70x", "cluster": "512 GPUs", "numbers": {"batch": "1e3k", "sequence": "5min"}},
-        [
-            "model: 'llama3-70x'",
-            "cluster: '512 GPUs'",
-            "--batch: training.global_batch_size: expected a count such as 15T, got '1e3k'",
-            "--sequence: training.sequence_length: expected a sequence length such as 8k, got '5min'",
-            "--tokens: training.tokens: is required",
-        ],
-    ),
-]
+WRONG = table("one_line", "wrong")
 
 
 @pytest.mark.parametrize(("line", "messages"), WRONG, ids=[str(number) for number in range(len(WRONG))])
@@ -464,20 +401,7 @@ search:
         pp: 0}
 """
 
-PLACES = [
-    (1, 8, "model: 'llama3-70x'"),
-    (3, 11, "cluster.device: 'h1000'"),
-    (4, 16, "cluster.num_devices: expected a count such as 15T, got '512 GPUs'"),
-    (5, 14, "cluster.framework: 'megatron-cor-0.16'"),
-    (7, 22, "training.global_batch_size: expected a count such as 15T, got '1,000'"),
-    (8, 20, "training.sequence_length: expected a sequence length such as 8k, got '8 k'"),
-    (9, 11, "training.tokens: expected a count such as 15T, got '1e3k'"),
-    (10, 14, "training.precision: 'bf61'"),
-    (11, 1, "serch: no such entry. Did you mean 'search'?"),
-    (13, 23, "search.time_limit_seconds: expected seconds such as 5min, got '5m'"),
-    (14, 14, "search.pin.tpp: no such decision. Did you mean 'tp'?"),
-    (15, 13, "search.pin.pp: must be from 1 to 1000000000, got 0."),
-]
+PLACES = table("one_line", "places")
 
 
 def test_all_mistakes_of_a_file_with_their_places(tmp_path):

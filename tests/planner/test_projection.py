@@ -35,6 +35,7 @@ from planner.uncertainty.intervals import Interval, weighted_quantile
 from planner.uncertainty.peaks import law_of
 from tests.builders_estimate import estimate_by_recipes as estimate
 from tests.builders_kineto import event, kernel, launch, operator, write_file
+from tests.cases import table
 from tests.schemas import valid
 
 DEVICE: dict[str, Any] = {
@@ -364,37 +365,7 @@ def part_of(name: str, seconds: float, measured: float) -> ProjectedPart:
     return ProjectedPart(name=name, model_seconds=seconds, seconds=seconds, measured_fraction=measured)
 
 
-WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "milliseconds": ({"step_seconds": 1500.0}, "Is it in seconds?"),
-    "bytes": ({"step_seconds": 1.0, "peak_memory_gib": 3e9}, "Is it in GiB?"),
-    "nothing": ({}, "nothing was measured"),
-    "negative": ({"step_seconds": -1.0}, "runs.0.step_seconds: must be more than 0"),
-    "misspelt": ({"seconds": 1.0}, "runs.0.seconds: no such entry"),
-    "both": ({"step_seconds": 1.0, "traces": ["a.json"]}, "keep one"),
-    "kind": ({"step_seconds": 1.0, "peak_memory_gib": 2.0, "memory_kind": "resident"}, "expected one of allocated"),
-    "section": ({"step_seconds": 1.0, "job": {"search.pin.tp": 1}}, "cannot be changed by a small run"),
-    "model": ({"step_seconds": 1.0, "job": {"model": "llama3-8b"}}, "a small run has the job's own model"),
-    "layers": ({"step_seconds": 1.0, "job": {"model.num_layers": 9, **SMALL}}, "is 9, tiny has 8"),
-    "width": ({"step_seconds": 1.0, "job": {"model.hidden_size": 128, **SMALL}}, "hidden_size: no such entry"),
-    "heads": (
-        {"step_seconds": 1.0, "job": {"model.num_kv_heads": 2, **SMALL}},
-        "has layers that the job does not have",
-    ),
-    "device": (
-        {"step_seconds": 1.0, "job": {"cluster.device.name": "other", **SMALL}},
-        "its times do not apply to another",
-    ),
-    "precision": (
-        {"step_seconds": 1.0, "job": {"training.precision": {"base": "fp32", "gradient_bytes": 2}, **SMALL}},
-        "its kernels differ",
-    ),
-    "stages": ({"step_seconds": 1.0, "strategy": {"pp": 1, "vpp": 64}}, "virtual"),
-    "quoted": ({"step_seconds": "1.1"}, "step_seconds: expected a number, got '1.1'"),
-    "larger": (
-        {"step_seconds": 1.0, "job": {"cluster.num_devices": 8, "training.global_batch_size": 16}},
-        "ran on 8 devices, the job on 4",
-    ),
-}
+WRONG: dict[str, tuple[dict[str, Any], str]] = table("projection", "wrong")
 """Entries of a small run that are wrong, and part of what is said."""
 
 

@@ -10,49 +10,9 @@ from costmodel.errors import SpecError
 from planner.jobs.run_jobs import CONVERTER, FORMER, REQUIRED, RejectedRow, Run, plain, read, references
 from planner.measure.runs.predictions import Prediction
 from tests.builders_runs import GOOD, a_file, a_run, results_of, rows_of
+from tests.cases import table
 
-REFUSED = {
-    "time: zero": ({"step_seconds": "0"}, "step_seconds: must be a number above 0"),
-    "time: negative": ({"step_seconds": "-2.1"}, "step_seconds: must be a number above 0"),
-    "time: not a number": ({"step_seconds": "nan"}, "step_seconds: must be a number above 0"),
-    "time: text": ({"step_seconds": "2.1 s"}, "step_seconds: expected seconds such as 5min, got '2.1 s'. Write 2.1s."),
-    "time: in milliseconds": ({"step_seconds": "2100"}, "Is it in seconds?"),
-    "time: in kiloseconds": ({"step_seconds": "0.0021"}, "Is it in seconds?"),
-    "memory: in MiB": ({"peak_memory_gib": "61440"}, "Is it in GiB?"),
-    "memory: in TiB": ({"peak_memory_gib": "0.0586"}, "Is it in GiB?"),
-    "memory: of an unknown kind": ({"memory_kind": "alocated"}, "Did you mean 'allocated'?"),
-    "throughput: contradicts the time": (
-        {"tokens_per_second_per_device": "7801000"},
-        "tokens_per_second_per_device: 7.801e+06 does not agree",
-    ),
-    "device: unknown": ({"cluster.device": "h1000-80gb-sxm"}, "Did you mean 'h100-80gb-sxm'"),
-    "device: a file that is not there": ({"cluster.device": "devices/none.yaml"}, "devices/none.yaml"),
-    "framework: unknown": ({"cluster.framework": "megatron-cor-0.16"}, "Did you mean 'megatron-core-0.16'"),
-    "model: unknown": ({"model": "llama3-8bb"}, "Did you mean 'llama3-8b'"),
-    "model: an entry that it has not": ({"model.num_layer": "7"}, "num_layers"),
-    "precision: unknown": ({"training.precision": "bf61"}, "bf16"),
-    "precision: not on this device": ({"training.precision": "nvfp4"}, "nvfp4"),
-    "kind: unknown": ({"kind": "pretraining"}, "Did you mean 'pretrain'?"),
-    "sharding: unknown": ({"strategy.sharding": "zero4"}, "strategy.sharding"),
-    "decision: unknown": ({"strategy.tpp": "2"}, "strategy.tpp: no such decision."),
-    "setting: unknown": ({"settings.optimiser": "adam"}, "optimizer"),
-    "graphs: of an unknown module": ({"strategy.cuda_graphs": "attn+heads"}, "heads"),
-    "layout: not YAML": ({"strategy.layout": "{layers: [1, 2"}, "strategy.layout: cannot be read as YAML"),
-    "layout: does not divide the devices": ({"strategy.tp": "3"}, "64 is not a multiple of tp x cp x pp = 3."),
-    "layout: another dp": ({"strategy.dp": "64"}, "strategy.dp: is 64, but num_devices / (tp x cp x pp) gives 32."),
-    "layout: batch does not divide": ({"strategy.mbs": "3"}, "divides evenly"),
-    "layout: more stages than layers": ({"strategy.pp": "8", "strategy.vpp": "8"}, "virtual"),
-    "layout: experts of a dense model": ({"strategy.ep": "8"}, "experts"),
-    "count: in parts": ({"strategy.tp": "1.5"}, "strategy.tp: expected a whole number from 1"),
-    "count: absurd": ({"cluster.num_devices": "1e300"}, "cluster.num_devices: expected a whole number from 1"),
-    "count: none": ({"training.global_batch_size": "0"}, "training.global_batch_size: expected a whole number"),
-    "measured: nothing": ({"step_seconds": "", "peak_memory_gib": ""}, "nothing was measured"),
-    "measured: a step of what did not fit": ({"kind": "oom"}, "must be empty for a run that did not fit, got 2.1."),
-    "usable: neither 0 nor 1": ({"usable": "yes"}, "expected 0 or 1, got 'yes'."),
-    "usable: nothing": ({"usable": ""}, "expected 0 or 1, got nothing."),
-    "refused when it was converted": ({"refused": "dtype: 'int7' is no known recipe."}, "dtype: 'int7' is no known"),
-    "id: empty": ({"id": " "}, "id: is empty."),
-}
+REFUSED = table("run_rows", "refused")
 
 
 @pytest.mark.parametrize(("cells", "sentence"), REFUSED.values(), ids=REFUSED)
@@ -77,48 +37,7 @@ GRAPHED = {"strategy.cuda_graphs": "attn"}
 IN_SEQUENCE = {"strategy.sequence_parallel": "true"}
 PROCESSORS = {"settings.communication_sms": "24"}
 
-CONTRADICTIONS = {
-    "8-bit weights of 16 bits": (
-        {**GATHERED, "training.precision": "bf16"},
-        "settings.fp8_param_gather: true contradicts training.precision = 'bf16': there are no 8-bit weights",
-        {**GATHERED, **FP8},
-    ),
-    "a group that shares nothing": (
-        {**SHARED, "strategy.sharding": "none"},
-        "settings.optimizer_group: 8 contradicts strategy.sharding = 'none'",
-        {**SHARED, "strategy.sharding": "optimizer"},
-    ),
-    "layers offloaded where none are": (
-        {**OFFLOADED, "strategy.activation_offload": "false"},
-        "settings.offloaded_layers: 4 contradicts strategy.activation_offload = false",
-        {**OFFLOADED, "strategy.activation_offload": "true"},
-    ),
-    "states offloaded where none are": (
-        {"settings.offloaded_states": "0.5", "strategy.optimizer_offload": "false"},
-        "settings.offloaded_states: 0.5 contradicts strategy.optimizer_offload = false",
-        {"settings.offloaded_states": "0.5", "strategy.optimizer_offload": "true"},
-    ),
-    "graphs of what is recomputed whole": (
-        {**GRAPHED, "strategy.recompute": "full"},
-        "strategy.cuda_graphs: 'attn' contradicts strategy.recompute = 'full'",
-        {**GRAPHED, "strategy.recompute": "none"},
-    ),
-    "a sequence over one rank": (
-        {**IN_SEQUENCE, "strategy.tp": "1"},
-        "strategy.sequence_parallel: true contradicts strategy.tp = 1",
-        {**IN_SEQUENCE, "strategy.tp": "2"},
-    ),
-    "processors of an all-to-all": (
-        {**PROCESSORS, "strategy.token_dispatcher": "alltoall"},
-        "settings.communication_sms: 24 contradicts strategy.token_dispatcher = 'alltoall'",
-        PROCESSORS,
-    ),
-    "more processors than there are": (
-        {"settings.communication_sms": "133"},
-        "settings.communication_sms: 133 contradicts cluster.device = 'h100-80gb-sxm': it has 132 processors.",
-        {"settings.communication_sms": "132"},
-    ),
-}
+CONTRADICTIONS = table("run_rows", "contradictions")
 
 
 @pytest.mark.parametrize(("cells", "sentence", "in_order"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)

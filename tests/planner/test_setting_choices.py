@@ -18,14 +18,14 @@ from planner.batch.jobs import Fingerprints, make_job
 from planner.batch.results import row_of
 from planner.batch.work import plan_job
 from planner.cli import main
-from planner.jobs.strategy_file import CHOOSABLE, MOST_COMBINATIONS, WITHOUT_ANY, has_value
+from planner.jobs.strategy_file import CHOOSABLE, WITHOUT_ANY, has_value
 from planner.schema.job import job_schema
 from planner.search.alternatives import search_each
 from planner.search.branch_and_bound import Status
 from planner.search.candidates import Formulas
 from planner.search.certificate import Verdict
 from planner.verbs.device_counts import plan_for_sizes
-from tests.cases import in_one_case
+from tests.cases import in_one_case, table
 
 JOB = {
     "model": "llama3-8b",
@@ -125,22 +125,7 @@ def test_the_mode_of_muon_is_chosen_with_its_placement():
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (
-            {"optimizer": "lion"},
-            "expected 'adam', 'muon' or 'dist_muon', got 'lion'. AdamW is priced as adam, MuonClip as",
-        ),
-        (
-            {"optimizer": "adamw"},
-            "Did you mean 'adam'? AdamW is priced as adam, MuonClip as muon, any other as adam, with",
-        ),
-        ({"optimizer": "mun"}, "Did you mean 'muon'?"),
-        ({"muon_tp_mode": "duplicated"}, "is a setting of Muon, but settings.optimizer is adam. Give settings.optim"),
-        ({"optimizer": "muon", "muon_tp_mode": "rows"}, "expected 'blockwise', 'duplicated', 'distributed' or 'layer"),
-        ({"optimizer": "muon", "muon_num_ns_steps": 0}, "must be at least 1, got 0"),
-        ({"optimizer": "muon", "moments_dtype": "bf16"}, "is bf16, but settings.optimizer=muon keeps its moment in fp"),
-    ],
+    ("settings", "message"), table("setting_choices", "optimizers")
 )
 def test_other_optimizers_are_answered_with_their_price(settings, message):
     """An optimizer without an entry is priced as Adam; Muon's own settings want Muon."""
@@ -200,29 +185,7 @@ def test_the_catalog_lists_values_of_choosable_settings(name):
         assert all(load(a_job({setting: value})).facts for value in own)
 
 
-MISTAKES = {
-    "unknown value": (
-        {"gradient_dtype": ["fp32", "bf17"]},
-        ("settings.gradient_dtype.1", "'bf17'", "'bf16'"),
-    ),
-    "no value": ({"offloaded_states": [0.5, None]}, ("settings.offloaded_states.1", "null")),
-    "out of range": ({"offloaded_states": [0.5, 2]}, ("settings.offloaded_states.1", "at most 1", "2")),
-    "empty": ({"gradient_dtype": []}, ("settings.gradient_dtype", "empty list", "any")),
-    "twice": ({"gradient_dtype": ["bf16", "bf16"]}, ("settings.gradient_dtype.1", "'bf16'", "second time")),
-    "one value only": ({"mtp_layers": [0, 1]}, ("settings.mtp_layers", "one value", "[0, 1]", "gradient_dtype")),
-    "misspelt": ({"gradient_dtyp": ["fp32", "bf16"]}, ("settings.gradient_dtyp", "gradient_dtype")),
-    "not had": (
-        {"gradient_dtype": ["fp32", "bf16+fp32"]},
-        ("settings.gradient_dtype.1", "megatron-lm-0.17", "bf16+fp32", "fp32 or bf16", "framework_rules"),
-    ),
-    "no any": ({"optimizer": "muon", "muon_tp_mode": "any"}, ("settings.muon_tp_mode", "takes no any", "list")),
-    "too many": (
-        {"offloaded_states": [i / 40 for i in range(1, 20)], "gradient_dtype": "any"},
-        ("settings", "19 of offloaded_states x 2 of gradient_dtype", "38", str(MOST_COMBINATIONS)),
-    ),
-    "nothing known": ({"optimizer_group": "any"}, ("settings.optimizer_group", "megatron-lm-0.17", "list")),
-    "too large": ({"offloaded_layers": [8, 1000]}, ("settings.offloaded_layers", "1000", "32 layers")),
-}
+MISTAKES = table("setting_choices", "mistakes")
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

@@ -17,6 +17,7 @@ from planner.cli import main
 from planner.frameworks import TARGETS, export
 from planner.report import support
 from planner.report.support import ANY_EVIDENCE, OUT_OF_TIME, ask, support_sections
+from tests.cases import table
 from tests.schemas import valid
 
 MODELS = ("llama3-8b", "qwen3-30b-a3b", "gemma-2-27b", "gpt2-xl", "minimax-m2", "nemotron-3-nano-30b-a3b")
@@ -99,27 +100,7 @@ def test_tables_leave_out_no_lack_of_memory():
         assert tuple(ask(model, device, target).cell for target in TARGETS) == tuple(said), (model, device)
 
 
-@pytest.mark.parametrize(
-    ("cell", "reason"),
-    [
-        (("llama3-8b", "vr200", "megatron-bridge"), ""),
-        (("llama3-8b", "tpu-7x", "torchtitan"), "no release of the catalog runs on tpu"),
-        (("llama3-8b", "mi350x", "megatron-bridge"), "no release of the catalog runs on cdna4"),
-        (("gemma-2-27b", "h200", "megatron-lm"), "model.layers: a layer has 4 norms"),
-        (("deepseek-v3.2", "h200", "megatron-lm"), "model.indexer: means keys that an indexer chooses"),
-        (("deepseek-v3.2", "gb300", None), ""),
-        (("mimo-v2-flash", "h200", "megatron-bridge"), "model.v_head_dim: is 128"),
-        (("kimi-linear-48b-a3b", "h200", "megatron-lm"), "model.layers: a layer is LinearAttention and Mlp"),
-        (("minimax-m3", "gb300", "megatron-bridge"), "model.indexer: means keys that an indexer chooses"),
-        (("deepseek-v4-flash", "gb300", "megatron-bridge"), "model.streams: is 4 (hyper-connections)"),
-        (("laguna-xs", "h200", "megatron-lm"), "model.head_gate: means a gate per head"),
-        (("apertus-8b", "h200", "megatron-bridge"), "model.activation_weights: means a non-linearity with weights"),
-        (("llama-4-scout", "h200", "megatron-lm"), "model.chunk: means attention inside chunks"),
-        (("sarvam-30b", "mofa-b-deepseek", "accelerate"), "its calibration has no measured operators of such shapes"),
-        (("deepseek-v3", "mofa-b-deepseek", None), ""),
-        (("llama3-8b", "v100-32gb-sxm", "deepspeed"), "no release of the catalog runs on volta"),
-    ],
-)
+@pytest.mark.parametrize(("cell", "reason"), table("support", "reasons"))
 def test_reasons(cell, reason):
     """The target's own, or that none of its releases runs there."""
     said = ask(*cell).reason

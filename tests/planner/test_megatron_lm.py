@@ -84,7 +84,7 @@ def test_random_plans_come_back():
 
 
 @pytest.mark.slow
-def test_200_random_plans_come_back():
+def test_100_random_plans_come_back():
     """
     Every option and value of an export is in the table of Megatron-LM's own parser, and means the same plan.
 
@@ -93,29 +93,20 @@ def test_200_random_plans_come_back():
     """
     seen = []
 
-    for plan in megatron_plans(200):
+    for plan in megatron_plans(100):
         assert_same(imported(plan), plan)
         seen.append(plan)
 
     strategies = [plan.strategy for plan in seen]
     assert all({getattr(one, name) for one in strategies} == {False, True} for name in FLAGS)
     assert {one.sharding for one in strategies} == {*Sharding}
-    assert sum(one.layout is not None for one in strategies) > 40
+    assert sum(one.layout is not None for one in strategies) > 20
     assert {plan.facts.workload.precision.name for plan in seen} == {*PRECISIONS}
     settings = [effective_settings(plan.facts, plan.strategy) for plan in seen]
     every = {name.removeprefix("settings.") for name in FIELDS if "." in name}
-    assert {name for name in every if len({getattr(one, name) for one in settings}) > 1} == (
-        every
-        - {
-            "weight_dtype",
-            "offloaded_masters",
-            "kernels",
-            "composition",
-            "loss_chunks",
-            "fp8_attention",
-            "cp_a2a_ranks",
-        }
-    )
+    constant = {"weight_dtype", "offloaded_masters", "kernels", "composition", "loss_chunks"}
+    constant |= {"fp8_attention", "cp_a2a_ranks"}
+    assert {name for name in every if len({getattr(one, name) for one in settings}) > 1} == every - constant
 
 
 @pytest.mark.parametrize(
@@ -209,9 +200,9 @@ def test_the_activation_of_gpt_oss_is_no_swiglu():
 
 
 @pytest.mark.slow
-def test_60_random_plans_of_hybrids_come_back():
+def test_30_random_plans_of_hybrids_come_back():
     """The block of each layer is a letter, the sizes of Mamba are options; uneven stages are bars in the pattern."""
-    plans = [*hybrid_plans(60)]
+    plans = [*hybrid_plans(30)]
     patterns = [str(words) for plan in plans for words in [to_megatron_lm(plan).files["megatron-args.txt"]]]
 
     for plan in plans:
@@ -225,11 +216,7 @@ def test_60_random_plans_of_hybrids_come_back():
 @pytest.mark.parametrize(
     ("decisions", "settings", "complaint"),
     [
-        (
-            {"pp": 2, "vpp": 2},
-            {},
-            "vpp = 2: In Megatron-LM pipeline ranks of a model whose layers are single",
-        ),
+        ({"pp": 2, "vpp": 2}, {}, "vpp = 2: In Megatron-LM pipeline ranks of a model whose layers are single"),
         ({}, {"mtp_layers": 1}, "model.mtp_layers: hybrids have them in another pattern"),
     ],
 )
@@ -302,10 +289,8 @@ def test_timeouts_follow_the_prediction():
 @pytest.mark.parametrize(("decisions", "message"), table("megatron_lm", "what_no_option_says_is_refused_by_name"))
 def test_what_no_option_says_is_refused_by_name(decisions, message):
     """With the reason; all of several."""
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(SpecError, match=re.escape(message)):
         to_megatron_lm(estimate(load(JOB, ["search.framework_rules=false"]), decisions).plan)
-
-    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -315,10 +300,7 @@ def test_what_no_option_says_is_refused_by_name(decisions, message):
             {"recompute": ["full", "none", "none", "none"]},
             "layout = its own stages: In Megatron-LM one option says what all",
         ),
-        (
-            {"full_layers": [2, 1, 2, 2]},
-            "layout = its own stages: In Megatron-LM each stage recomputes as many",
-        ),
+        ({"full_layers": [2, 1, 2, 2]}, "layout = its own stages: In Megatron-LM each stage recomputes as many"),
         (
             {"activation_offload": [True, False, False, False]},
             "layout = its own stages: In Megatron-LM one option says what all",
@@ -329,10 +311,8 @@ def test_ranks_of_their_own_are_refused(layout, message):
     """``search.stages: free`` has no option."""
     given = {"pp": 4, "layout": {"layers": [7, 9, 9, 7], **layout}}
 
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(SpecError, match=re.escape(message)):
         to_megatron_lm(a_plan({**JOB, "strategy": given}))
-
-    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("precision", ["mofa", "fp8_rowwise", {"base": "bf16", "gradient_bytes": 2}])
@@ -357,10 +337,8 @@ def test_precisions_without_options_are_refused(precision):
 )
 def test_models_that_are_no_gpt_of_megatron_are_refused(model, message):
     """What is not said would be trained otherwise."""
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(SpecError, match=re.escape(message)):
         to_megatron_lm(a_plan({**JOB, "model": model}))
-
-    assert message in str(caught.value)
 
 
 # --- layouts -----------------------------------------------------------------------------------------------
@@ -397,7 +375,5 @@ def test_layouts_are_short(layers, mtp_layers, text):
 )
 def test_layouts_that_are_none_are_refused(text, message):
     """As Megatron-LM's own validation does."""
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(SpecError, match=re.escape(message)):
         read_layout(text, load(JOB).facts.model)
-
-    assert message in str(caught.value)

@@ -21,7 +21,7 @@ from tests.builders_megatron import hybrid_plans, megatron_plans
 from tests.cases import table
 from tests.planner.test_megatron_lm import JOB, MIXTRAL, a_plan, assert_same, read_back
 
-NUM_PLANS = 100
+NUM_PLANS = 50
 
 
 def words_of(plan: Plan, release: str | None = None) -> list[str]:
@@ -212,9 +212,7 @@ def test_a_costed_release_that_refuses_the_plan_is_no_other_one():
     ]
 
 
-@pytest.mark.parametrize(
-    ("framework", "release", "head"), table("megatron_releases", "heads")
-)
+@pytest.mark.parametrize(("framework", "release", "head"), table("megatron_releases", "heads"))
 def test_the_file_says_which_release_it_is_for(framework, release, head):
     """With the one that was costed, where it is another one, and the options that may differ there."""
     job = JOB | {"cluster": {**JOB["cluster"], "framework": framework}}

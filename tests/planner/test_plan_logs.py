@@ -223,10 +223,7 @@ def test_first_steps_alone_are_doubted(tmp_path):
         ("completed step: 5, seconds: 3.201, TFLOP/s/device: 190.1, loss: 9.1", "MaxText"),
         ("[batch=10/100]: Train throughput/device/tokens_per_sec: 4000", "Composer"),
         ("2026-01-01 | INFO | step 10 | epoch 0 | loss 2.1 | mem 40.10 GiB | tps 12345", "NeMo AutoModel"),
-        (
-            megatron(7).replace("skipped iterations:   0", "skipped iterations:   1"),
-            "all with skipped",
-        ),
+        (megatron(7).replace("skipped iterations:   0", "skipped iterations:   1"), "all with skipped"),
         (':::MLLOG {"key": "tracked_stats"}', "MLPerf"),
     ],
 )

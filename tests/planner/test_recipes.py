@@ -155,10 +155,7 @@ def test_another_batch_and_sequence_are_said():
     """A batch of 512 on 64 devices is four times the published one, a sequence of 4,096 half as long."""
     notes = {one.recipe.id: one.notes for one in recipes_for(job(batch=512, sequence=4096))}
 
-    assert notes[ID] == (
-        "published for a batch of 128 on as many GPUs",
-        "published for sequences of 8,192 tokens",
-    )
+    assert notes[ID] == ("published for a batch of 128 on as many GPUs", "published for sequences of 8,192 tokens")
 
 
 def test_sequences_too_long_are_refused():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -90,10 +91,8 @@ def test_an_estimate_comes_back(tmp_path):
 )
 def test_what_is_no_plan_is_refused(written, entries, number, message):
     """With the file's name and what was seen."""
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(SpecError, match=re.escape(message)):
         read_plan(changed(written, **entries), number)
-
-    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"a": 1}', "model: llama3-8b", "[" * 100_000])
@@ -132,10 +131,8 @@ def test_the_job_may_give_the_strategy():
 )
 def test_wrong_entries_are_refused(entries, message):
     """With the dotted path."""
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(SpecError, match=re.escape(message)):
         read_given(entries)
-
-    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -149,10 +146,8 @@ def test_wrong_entries_are_refused(entries, message):
 )
 def test_a_layout_is_one_of_the_pipeline(layout, message):
     """Its stages are the strategy's, its layers the model's."""
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(SpecError, match=re.escape(message)):
         estimate(load({**JOB, "strategy": {"pp": 4, "layout": layout}}), {})
-
-    assert message in str(caught.value)
 
 
 def test_layouts_need_the_usual_schedule():

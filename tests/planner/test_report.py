@@ -7,13 +7,12 @@ import math
 import re
 from dataclasses import fields, replace
 
-import jsonschema
 import pytest
 
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.step.estimate import PARTS
-from costmodel.strategy import DECISIONS, MODULES, Strategy
+from costmodel.strategy import MODULES, Strategy
 from planner import cli
 from planner.jobs.problem import load
 from planner.report import FORMATS, record_of, render
@@ -25,6 +24,7 @@ from planner.results import Plan
 from planner.search.branch_and_bound import Status
 from planner.verbs.plan import estimate, plan
 from tests.planner.test_job import JOBS, a_job
+from tests.schemas import valid
 
 COPIED = re.compile(r"([a-z]+ )?line {2,}\S")
 """How rows begin that have a strategy to copy, which is never folded."""
@@ -33,44 +33,7 @@ DEFAULT = catalog.default_framework(catalog.device("h100-80gb-sxm"))
 
 EXAMPLES = sorted(JOBS.glob("*.yaml"))
 
-NUMBER, COUNT = {"type": "number"}, {"type": "integer", "minimum": 0}
-
 ANY_MODULE = "|".join(MODULES)
-
-PLAN_SCHEMA = {
-    "type": "object",
-    "required": ["strategy", "breakdown", "ranks", "checkpoint", "training_run"],
-    "properties": {
-        "step_time_seconds": {"type": "number", "exclusiveMinimum": 0},
-        "closed_form_step_time_seconds": {"type": "number", "exclusiveMinimum": 0},
-        "peak_memory_bytes": {"type": "number", "exclusiveMinimum": 0},
-        "tokens_per_second_per_gpu": NUMBER,
-        "model_tflops_per_gpu": NUMBER,
-        "mfu": {"type": "number", "minimum": 0, "maximum": 1},
-        "hfu": {"type": "number", "minimum": 0, "maximum": 1},
-        "strategy": {
-            "type": "object",
-            "required": [*DECISIONS, "num_microbatches"],
-            "properties": {
-                "tp": COUNT,
-                "num_microbatches": COUNT,
-                "sequence_parallel": {"type": "boolean"},
-                "sharding": {"enum": ["none", "optimizer", "gradients", "weights"]},
-                "recompute": {"pattern": f"^(none|selective|full|({ANY_MODULE})([+]({ANY_MODULE}))*)$"},
-            },
-        },
-        "breakdown": {
-            "type": "array",
-            "items": {"required": ["name", "exposed_seconds", "hidden_seconds"]},
-        },
-        "ranks": {
-            "type": "array",
-            "items": {"required": ["rank", "bytes", "peak_memory_bytes", "headroom_bytes", "host_memory_bytes"]},
-        },
-        "checkpoint": {"required": ["interval_steps", "interval_seconds"]},
-        "training_run": {"required": ["total_seconds", "days", "ettr", "gpu_hours", "num_failures"]},
-    },
-}
 
 
 def load_strictly(text):
@@ -147,11 +110,15 @@ def test_json_holds_every_decision(report):
 
 
 def test_json_plans_have_what_the_issue_names(report, estimated):
-    """Quantities with their units; an estimate is one plan, written flat."""
-    whole = load_strictly(render(report, "json"))
+    """Quantities with their units, as the schema says; an estimate is one plan, written flat."""
+    whole = valid("report", load_strictly(render(report, "json")))
 
-    for one in (*whole["plans"], load_strictly(render(estimated, "json"))):
-        jsonschema.validate(one, PLAN_SCHEMA)
+    for one in (*whole["plans"], valid("report", load_strictly(render(estimated, "json")))):
+        times = [one[f"{name}step_time_seconds"] for name in ("", "closed_form_")]
+        assert min(*times, one["peak_memory_bytes"]) > 0
+        assert min(one["mfu"], one["hfu"]) >= 0
+        assert max(one["mfu"], one["hfu"]) <= 1
+        assert re.fullmatch(f"none|selective|full|({ANY_MODULE})([+]({ANY_MODULE}))*", one["strategy"]["recompute"])
     assert [one["number"] for one in whole["plans"]] == [1, 2, 3]
     assert {"status", "lower_bound_seconds", "gap", "rounding_bound_seconds", "conventions"} <= set(whole)
     assert (whole["status"], whole["gap"]) == ("optimal", 0.0)
@@ -422,7 +389,7 @@ def test_unknown_formats_are_refused(report):
 # --- commands, end to end ------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example_jobs_are_planned(path, capsys):
     """Proven within the time limit; the lower bound is the first plan's step, which simulated alone is the same."""

@@ -121,10 +121,7 @@ def test_wrong_cells_are_refused(tmp_path, column, value, said):
     assert said in message(table)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "rate"),
-    [("2e-9", "more than the 1e+17"), ("3000", "less than the 1e+06")],
-)
+@pytest.mark.parametrize(("seconds", "rate"), [("2e-9", "more than the 1e+17"), ("3000", "less than the 1e+06")])
 def test_times_in_another_unit_are_refused(tmp_path, seconds, rate):
     """2.1 GFLOP in 2 ns are 1.07e18 FLOP/s, in 3,000 s 0.7 MFLOP/s."""
     table = changed(a_table(tmp_path / "samples.csv", a_matmul()), "seconds", seconds)

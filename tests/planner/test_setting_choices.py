@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -124,15 +125,11 @@ def test_the_mode_of_muon_is_chosen_with_its_placement():
     assert best.strategy.sharding.text == "optimizer"
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"), table("setting_choices", "optimizers")
-)
+@pytest.mark.parametrize(("settings", "message"), table("setting_choices", "optimizers"))
 def test_other_optimizers_are_answered_with_their_price(settings, message):
     """An optimizer without an entry is priced as Adam; Muon's own settings want Muon."""
-    with pytest.raises(SpecError) as error:
+    with pytest.raises(SpecError, match=re.escape(message)):
         load(a_job(settings))
-
-    assert message in str(error.value)
 
 
 def test_muon_in_fp16_is_refused_before_the_search():
@@ -378,7 +375,7 @@ def test_the_command_line_takes_lists_and_refuses_wrong_ones(tmp_path, capsys):
 )
 def test_entries_without_effect_are_said(entries, unused):
     """In the short report, the table and JSON, by name."""
-    report = plan(load(JOB, entries))
+    report = plan(load({**JOB, "search": {"stages": "even", "pin": {"pp": 1, "mbs": 1, "dp": 4}}}, entries))
     named = [entry.split("=")[0] for entry in entries]
 
     said = json.loads(render(report, "json"))["job"]["unused_entries"]

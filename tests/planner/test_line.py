@@ -17,14 +17,11 @@ from planner.jobs.line import WORDS, read_strategy, read_words, write_line
 from planner.jobs.strategy_file import LAYOUT
 from planner.report.records.plan import PlanRecord
 from planner.search.complete import CompletedBy
+from tests.builders_job import a_document
 from tests.cases import table
 from tests.schemas import valid
 
-DENSE = {
-    "model": "llama3-8b",
-    "cluster": {"device": "h100-80gb-sxm", "num_devices": 16},
-    "training": {"global_batch_size": 128, "sequence_length": 8192, "tokens": 1e12},
-}
+DENSE = a_document("llama3-8b", "16xh100-80gb-sxm", batch=128, sequence=8192)
 EXPERTS = {**DENSE, "model": "qwen3-30b-a3b", "training": {**DENSE["training"], "sequence_length": 4096}}
 WHOLE = "TP2 DP8 MBS1 ZeRO1 graphs=none recompute=none overlap=tp,dp"
 """A whole line for the dense job."""

@@ -24,6 +24,7 @@ from planner.frameworks.megatron.read import DATA, from_megatron_lm
 from planner.frameworks.megatron.strategy import STRATEGY
 from planner.search.runnable import plainest
 from planner.verbs.plan import evaluate
+from tests.builders_job import a_document
 from tests.cases import table
 from tests.constraints.test_megatron_cases import the_file
 
@@ -296,37 +297,23 @@ class Asked(dict):
         return super().__contains__(name)
 
 
+OVERLAPS = ("tp_overlap", "cp_overlap", "ep_overlap", "pp_overlap", "dp_overlap")
+FLAGS = dict.fromkeys(("sequence_parallel", "activation_offload", "optimizer_offload", *OVERLAPS), True)
 FIELDS = {
-    "tp": 2,
-    "cp": 2,
-    "pp": 2,
-    "ep": 2,
-    "etp": 2,
+    **dict.fromkeys(("tp", "cp", "pp", "ep", "etp", "mbs"), 2),
+    **FLAGS,
     "group": 4,
-    "mbs": 2,
-    "sequence_parallel": True,
     "sharding": Sharding.OPTIMIZER,
     "recompute": Recompute.of("norms"),
-    "activation_offload": True,
-    "optimizer_offload": True,
     "token_dispatcher": TokenDispatcher.DEEPEP,
     "cuda_graphs": CudaGraphs.of("attn"),
-    "tp_overlap": True,
-    "cp_overlap": True,
-    "ep_overlap": True,
-    "pp_overlap": True,
-    "dp_overlap": True,
 }
 """Another value than the plainest one of each decision that is read alone; the others are read with the stages."""
 
 
 def test_each_decision_is_read_as_it_is_written():
     """The table has both directions: each field of a strategy comes back, and what is asked for counts as read."""
-    job = {
-        "model": "mixtral-8x7b",
-        "cluster": {"device": "h100-80gb-sxm", "num_devices": 16},
-        "training": {"global_batch_size": 64, "sequence_length": 4096, "tokens": 1e11},
-    }
+    job = a_document("mixtral-8x7b", "16xh100-80gb-sxm", batch=64, sequence=4096, tokens=1e11)
     facts = load(job).facts
     ranks = {"tp": 2, "cp": 2, "pp": 2, "dp": 2, "ep": 2, "vpp": 2}
     strategy = replace(plainest(), **ranks | FIELDS)

@@ -21,14 +21,11 @@ from planner.frameworks.target import FIELDS
 from planner.jobs.strategy_file import complete_strategy
 from planner.verbs.plan import evaluate
 from tests.builders_estimate import estimate_by_recipes as estimate
+from tests.builders_job import a_document
 from tests.builders_megatron import hybrid_plans, megatron_plans
 from tests.cases import table
 
-JOB = {
-    "model": "llama3-8b",
-    "cluster": {"device": "h100-80gb-sxm", "num_devices": 16},
-    "training": {"global_batch_size": 128, "sequence_length": 8192, "tokens": 1e11},
-}
+JOB = a_document("llama3-8b", "16xh100-80gb-sxm", batch=128, sequence=8192, tokens=1e11)
 MIXTRAL = {**JOB, "model": "mixtral-8x7b"}
 DEEPSEEK = {
     **JOB,

@@ -9,18 +9,9 @@ from costmodel import catalog
 from planner.jobs.cluster import Changes, apply_changes, read
 from planner.jobs.problem import load
 from tests.planner.test_job import JOBS, a_job, message_of
+from tests.planner.test_job import LLAMA as CONFIG
 
 LLAMA = catalog.model("llama3-8b")
-INLINE = {
-    "model_type": "llama",
-    "hidden_size": 1024,
-    "intermediate_size": 4096,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 8,
-    "vocab_size": 32000,
-    "tie_word_embeddings": False,
-}
 
 
 def model_of(**entry):
@@ -66,7 +57,7 @@ def test_embeddings_positions_and_predictions_differ():
     assert model.mtp_layers == (LLAMA.layers[-1],) * 2
 
 
-@pytest.mark.parametrize("base", [INLINE, {"base": "llama3-8b", "num_layers": 8}], ids=["inline", "changed"])
+@pytest.mark.parametrize("base", [CONFIG, {"base": "llama3-8b", "num_layers": 8}], ids=["inline", "changed"])
 def test_a_base_may_be_described(base):
     """In Hugging Face's keys, or itself with changes."""
     model = load(a_job(model={"base": base, "num_layers": 2})).facts.model
@@ -76,7 +67,7 @@ def test_a_base_may_be_described(base):
 
 def test_a_base_may_be_a_file(tmp_path):
     """Relative to the job; the file is among those that were read, and the job holds its content afterwards."""
-    (tmp_path / "config.json").write_text(json.dumps(INLINE))
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     job = a_job(model={"base": "config.json", "num_layers": 3})
 
     problem = load(job, folder=tmp_path)
@@ -121,8 +112,8 @@ def test_a_folder_is_its_config():
 
 def test_a_type_may_stand_outside_of_the_part_for_text(tmp_path):
     """Multimodal configs name it once, beside ``text_config``, or only inside."""
-    inner = {name: value for name, value in INLINE.items() if name != "model_type"}
-    for number, config in enumerate(({"model_type": "llama", "text_config": inner}, {"text_config": INLINE})):
+    inner = {name: value for name, value in CONFIG.items() if name != "model_type"}
+    for number, config in enumerate(({"model_type": "llama", "text_config": inner}, {"text_config": CONFIG})):
         path = tmp_path / f"{number}.json"
         path.write_text(json.dumps(config))
 

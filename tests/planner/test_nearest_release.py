@@ -12,13 +12,10 @@ from costmodel.errors import SpecError
 from planner import estimate, export, load, plan, render
 from planner.jobs.run_jobs import nearest_dispatcher
 from planner.measure.runs.predictions import Prediction
+from tests.builders_job import a_document
 from tests.builders_runs import require_refused, results_of
 
-JOB = {
-    "model": "llama3-8b",
-    "cluster": {"device": "h100-80gb-sxm", "num_devices": 16},
-    "training": {"global_batch_size": 64, "sequence_length": 8192, "tokens": 1e11},
-}
+JOB = a_document("llama3-8b", "16xh100-80gb-sxm", batch=64, sequence=8192, tokens=1e11)
 UNKNOWN = "megatron-bridge-99.01"
 """A release of a stack that the catalog knows, newer than all of them."""
 

@@ -18,6 +18,7 @@ from planner.jobs.entries import Job, kinds
 from planner.jobs.one_line import cluster_entries, one_line
 from planner.jobs.problem import load
 from tests.cases import table
+from tests.planner.test_job import LLAMA
 
 NUMBERS = {"batch": "1024", "sequence": "8k", "tokens": "15T"}
 OPTIONS = ["--batch", "1024", "--sequence", "8k", "--tokens", "15T"]
@@ -26,15 +27,6 @@ JOB = {
     "model": "llama3-70b",
     "cluster": {"device": "h100-80gb-sxm", "num_devices": 512},
     "training": {"global_batch_size": 1024, "sequence_length": 8192, "tokens": 15e12},
-}
-
-CONFIG = {
-    "model_type": "llama",
-    "hidden_size": 1024,
-    "intermediate_size": 4096,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 8,
-    "vocab_size": 32000,
 }
 
 
@@ -62,7 +54,7 @@ def config(tmp_path):
     """The file of a small model."""
     path = tmp_path / "tiny" / "config.json"
     path.parent.mkdir()
-    path.write_text(json.dumps(CONFIG))
+    path.write_text(json.dumps(LLAMA))
     return path
 
 
@@ -148,7 +140,7 @@ def test_the_cache_comes_first(no_hub):
     """What was downloaded is what is trained."""
     folder = no_hub / "models--meta-llama--Meta-Llama-3-70B" / "snapshots" / "abc"
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "config.json").write_text(json.dumps(LLAMA))
     problem = problem_of("meta-llama/Meta-Llama-3-70B")
 
     assert problem.facts.model.num_layers == 4

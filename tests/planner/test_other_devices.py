@@ -20,12 +20,9 @@ from planner.measure.runs.predictions import predictions
 from planner.report.describe import catalog_text, describe_catalog
 from planner.uncertainty.counts import read_counts
 from planner.uncertainty.intervals import step_interval
+from tests.builders_job import a_document
 
-JOB = {
-    "model": "llama3-8b",
-    "cluster": {"device": "h100-80gb-sxm", "num_devices": 16},
-    "training": {"global_batch_size": 64, "sequence_length": 4096, "tokens": 1e11, "precision": "bf16"},
-}
+JOB = a_document("llama3-8b", "16xh100-80gb-sxm", batch=64, sequence=4096, tokens=1e11, training={"precision": "bf16"})
 MEASURED_WITH_OTHERS = ("a100-40gb-pcie", "a100-80gb-pcie", "a800-80gb-sxm", "h800")
 UNMEASURED = [
     name

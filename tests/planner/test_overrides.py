@@ -12,34 +12,20 @@ from tests.cases import table
 from tests.planner.test_job import A_TIER, JOB, a_job, message_of
 
 
-def test_override_replaces_an_entry():
-    """The common case."""
-    assert load(JOB, ["training.global_batch_size=512"]).facts.workload.global_batch_size == 512
-
-
-def test_override_makes_missing_sections():
-    """``search.pin.tp=8`` needs no ``search:`` in the file."""
+def test_override_makes_missing_sections_and_replaces_whole_ones():
+    """``search.pin.tp=8`` needs no ``search:`` in the file; a value may be any YAML."""
     limits = load(JOB, ["search.pin.tp=8", "search.allow.pp=[4,8]", "search.pin.recompute=full"]).search
 
     assert limits.pin == {"tp": 8, "recompute": Recompute.FULL}
     assert limits.allow == {"pp": (4, 8)}
-
-
-def test_later_overrides_win():
-    """As later options do."""
-    assert load(JOB, ["top=2", "top=3"]).top == 3
-
-
-def test_override_reads_numbers_like_the_file():
-    """Values are YAML: 15e12 is a number, and underscores may separate digits."""
-    facts = load(JOB, ["training.tokens=15e12", "cluster.num_devices=1_024"]).facts
-
-    assert (facts.workload.tokens, facts.cluster.num_devices) == (15e12, 1024)
-
-
-def test_override_replaces_whole_sections():
-    """The value may be any YAML."""
     assert load(JOB, ["search={pin: {tp: 4}}"]).search.pin == {"tp": 4}
+
+
+def test_override_replaces_an_entry():
+    """Later ones win as later options do; 15e12 is a number as in the file, and underscores may separate digits."""
+    problem = load(JOB, ["training.tokens=15e12", "cluster.num_devices=1_024", "top=2", "top=3"])
+
+    assert (problem.facts.workload.tokens, problem.facts.cluster.num_devices, problem.top) == (15e12, 1024, 3)
 
 
 def test_override_addresses_lists_by_number():

@@ -21,6 +21,7 @@ from planner.jobs.strategy_file import StrategyFile, complete_strategy
 from planner.report import FORMATS, render
 from planner.search.branch_and_bound import Status
 from planner.verbs.plan import estimate, plan
+from tests.builders_job import a_document
 from tests.oracle import in_step
 from tests.planner.test_job import JOBS, a_job
 
@@ -61,11 +62,7 @@ def test_plans_come_best_first_with_what_the_search_found(report):
 @pytest.mark.slow
 def test_the_best_plan_does_not_depend_on_how_many_are_reported():
     """Of 144 GB200 the fifth by the closed form is the first as simulated."""
-    job = {
-        "model": "glm-4.5-air",
-        "cluster": {"device": "gb200", "num_devices": 144},
-        "training": {"global_batch_size": 1152, "sequence_length": 4096, "tokens": 1e12, "precision": "fp8"},
-    }
+    job = a_document("glm-4.5-air", "144xgb200", batch=1152, sequence=4096, training={"precision": "fp8"})
 
     one, five = (plan(load({**job, "top": top})).plans for top in (1, 5))
 

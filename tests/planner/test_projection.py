@@ -38,46 +38,11 @@ from tests.builders_kineto import event, kernel, launch, operator, write_file
 from tests.cases import table
 from tests.schemas import valid
 
-DEVICE: dict[str, Any] = {
-    "name": "core",
-    "peak_flops": {"fp32": 1e11},
-    "memory_bytes": 8 * GIB_BYTES,
-    "memory_bandwidth": 1e10,
-    "devices_per_node": 4,
-    "networks": [{"name": "loopback", "num_peers": 4, "bandwidth": 1e9, "latency": 1e-5}],
-    "host_memory_bytes": 8 * GIB_BYTES,
-    "host_to_device_bandwidth": 1e10,
-    "device_to_host_bandwidth": 1e10,
-    "disk_write_bandwidth": 1e9,
-    "disk_read_bandwidth": 1e9,
-    "runtime_bytes": GIB_BYTES,
-    "host_processors": {"memory_bandwidth": 1e10},
-    "calibration": {
-        "name": "core",
-        "matmul_efficiency": {"fp32": 0.5},
-        "attention_efficiency": 0.5,
-        "memory_efficiency": 0.5,
-        "step_seconds": 0.05,
-    },
-}
+JOB: dict[str, Any] = table("projection", "job")
+DEVICE: dict[str, Any] = JOB["cluster"]["device"]
 """A device that nobody calibrated: kernels have one factor, messages another, and a step some seconds."""
 
-MODEL: dict[str, Any] = {
-    "name": "tiny",
-    "num_layers": 8,
-    "hidden_size": 256,
-    "num_heads": 4,
-    "vocab_size": 512,
-    "ffn_hidden_size": 1024,
-}
-
-JOB: dict[str, Any] = {
-    "model": MODEL,
-    "cluster": {"device": DEVICE, "num_devices": 4},
-    "training": {"global_batch_size": 16, "sequence_length": 256, "tokens": 1e9, "precision": "fp32"},
-    "strategy": {"tp": 1, "pp": 2, "mbs": 1, "recompute": "none"},
-    "search": {"memory_headroom_gib": 0},
-}
+MODEL: dict[str, Any] = JOB["model"]
 
 TRAINING: dict[str, Any] = {"global_batch_size": 64, "sequence_length": 8192, "tokens": 1e12}
 """Training of each job."""

@@ -12,12 +12,9 @@ from costmodel.strategy import Recompute
 from planner import estimate, load, plan, render
 from planner.jobs.strategy_file import read_given
 from planner.verbs.plan import read_plan
+from tests.builders_job import a_document
 
-JOB = {
-    "model": "llama3-8b",
-    "cluster": {"device": "h100-80gb-sxm", "num_devices": 8},
-    "training": {"global_batch_size": 64, "sequence_length": 8192, "tokens": 1e11},
-}
+JOB = a_document("llama3-8b", "8xh100-80gb-sxm", batch=64, sequence=8192, tokens=1e11)
 
 
 @pytest.fixture(scope="module")

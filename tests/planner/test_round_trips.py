@@ -17,13 +17,9 @@ from planner.jobs.problem import load, split_overrides
 from planner.report import FORMATS, render
 from planner.verbs.explain import explain
 from planner.verbs.plan import estimate, plan
+from tests.builders_job import a_document
 
-ISSUE = {
-    "model": "llama3-8b",
-    "cluster": {"device": "l40s", "num_devices": 48},
-    "training": {"global_batch_size": 192, "sequence_length": 8192, "tokens": 1e12},
-    "search": {"stages": "even", "pin": {"pp": 6}},
-}
+ISSUE = a_document("llama3-8b", "48xl40s", batch=192, sequence=8192, search={"stages": "even", "pin": {"pp": 6}})
 """32 layers on 6 stages, which Megatron-Bridge fills with 6, 6, 6, 6, 6 and 2."""
 
 

@@ -24,6 +24,7 @@ from planner.measure.runs.predictions import (
     predict,
     predictions,
 )
+from tests.builders_job import a_document
 from tests.builders_runs import (
     DEEPSEEK_V3,
     a_case,
@@ -424,17 +425,15 @@ def test_a_row_is_what_a_user_would_write(tmp_path):
     """Its job file by hand, its strategy's defaults by the framework: the same facts and the same strategy."""
     one = a_case(tmp_path, cluster__scale_up_size="8", settings__gradient_dtype="bf16")
     by_hand = load(
-        {
-            "model": "llama3-8b",
-            "cluster": {
-                "device": "h100-80gb-sxm",
-                "num_devices": 64,
-                "scale_up_size": 8,
-                "framework": "megatron-core-0.16",
-            },
-            "training": {"global_batch_size": 128, "sequence_length": 8192, "precision": "bf16", "tokens": 1e12},
-            "settings": {"gradient_dtype": "bf16"},
-        }
+        a_document(
+            "llama3-8b",
+            "64xh100-80gb-sxm",
+            batch=128,
+            sequence=8192,
+            cluster={"scale_up_size": 8, "framework": "megatron-core-0.16"},
+            training={"precision": "bf16"},
+            settings={"gradient_dtype": "bf16"},
+        )
     )
 
     assert one.facts == by_hand.facts

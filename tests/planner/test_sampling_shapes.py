@@ -19,6 +19,7 @@ from planner.measure.sample.shapes import (
 )
 from tests.builders import a_latent_model, a_model, a_moe_model
 from tests.builders_cluster import a_device, achieved
+from tests.builders_job import a_document
 from tests.builders_problem import a_problem
 
 GB = 10**9
@@ -128,11 +129,7 @@ def test_latent_attention_has_unequal_widths():
 
 def test_what_nothing_measures_is_named():
     """A recurrence and the convolution before it are in no table; the linears around them are."""
-    job = {
-        "model": "nemotron-h-8b",
-        "cluster": {"device": "h100-80gb-sxm", "num_devices": 8},
-        "training": {"global_batch_size": 128, "sequence_length": 8192, "tokens": 100e9},
-    }
+    job = a_document("nemotron-h-8b", "8xh100-80gb-sxm", batch=128, sequence=8192, tokens=100e9)
 
     shapes = job_shapes(load(job))
 

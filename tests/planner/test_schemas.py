@@ -17,18 +17,13 @@ from planner.measure.sample.samples import Point, Sizes, Timing
 from planner.measure.sample.table import SamplesFile
 from planner.report.describe import LISTS, RECIPES
 from planner.schema import SCHEMAS, list_text
+from tests.builders_job import a_document
 from tests.builders_samples import A_MACHINE, collective_points
 from tests.cases import in_one_case
 from tests.documents import page
 from tests.schemas import row, valid, validator
 
-JOB = {
-    "model": "llama3-8b",
-    "cluster": {"device": "h100-80gb-sxm", "num_devices": 8},
-    "training": {"global_batch_size": 64, "sequence_length": 4096, "tokens": 1e9},
-    "search": {"stages": "even"},
-    "top": 2,
-}
+JOB = a_document("llama3-8b", "8xh100-80gb-sxm", batch=64, sequence=4096, tokens=1e9, search={"stages": "even"}, top=2)
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

@@ -26,14 +26,18 @@ from planner.search.branch_and_bound import Status
 from planner.search.candidates import Formulas
 from planner.search.certificate import Verdict
 from planner.verbs.device_counts import plan_for_sizes
+from tests.builders_job import a_document
 from tests.cases import in_one_case, table
 
-JOB = {
-    "model": "llama3-8b",
-    "cluster": {"device": "h100-80gb-sxm", "num_devices": 16, "framework": "megatron-lm-0.17"},
-    "training": {"global_batch_size": 64, "sequence_length": 4096, "tokens": 1e11},
-    "search": {"stages": "even"},
-}
+JOB = a_document(
+    "llama3-8b",
+    "16xh100-80gb-sxm",
+    batch=64,
+    sequence=4096,
+    tokens=1e11,
+    cluster={"framework": "megatron-lm-0.17"},
+    search={"stages": "even"},
+)
 GRADIENTS = {"gradient_dtype": ["fp32", "bf16"]}
 """Two values: 16-bit gradients are sent in half the time."""
 

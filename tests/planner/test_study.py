@@ -18,6 +18,7 @@ from planner.report.records.study import StudyRecord
 from planner.report.study import cost_fraction, features_sections, heading_rows
 from planner.verbs.study_features import study_features
 from planner.verbs.study_names import STUDIES
+from tests.builders_job import a_document
 from tests.schemas import row, valid
 
 RELIABILITY = {"failures_per_node_day": 0.01, "mttr_seconds": 60, "checkpoint_seconds": 2}
@@ -67,13 +68,16 @@ def a_mofa_job():
     """MoFa's section 5.4: 32 nodes, a million steps."""
     tokens = 64 * 8192 * 10**6
     return load(
-        {
-            "model": "mofa-llama3-405b",
-            "cluster": {"device": "mofa-b", "num_devices": 256},
-            "training": {"global_batch_size": 64, "sequence_length": 8192, "tokens": tokens, "precision": "mofa"},
-            "reliability": RELIABILITY,
-            "search": {"pin": {"cp": 1}, "framework_rules": False, "evidence": "any"},
-        }
+        a_document(
+            "mofa-llama3-405b",
+            "256xmofa-b",
+            batch=64,
+            sequence=8192,
+            tokens=tokens,
+            training={"precision": "mofa"},
+            reliability=RELIABILITY,
+            search={"pin": {"cp": 1}, "framework_rules": False, "evidence": "any"},
+        )
     )
 
 

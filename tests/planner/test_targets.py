@@ -13,14 +13,11 @@ from costmodel.errors import SpecError
 from planner import cli, estimate, explain, export, load, plan, render
 from planner.frameworks import TARGETS
 from planner.search.runnable import require_runnable
+from tests.builders_job import a_document
 from tests.cases import table
 from tests.planner.test_job import JOBS
 
-JOB = {
-    "model": "llama3-8b",
-    "cluster": {"device": "h100-80gb-sxm", "num_devices": 16},
-    "training": {"global_batch_size": 64, "sequence_length": 8192, "tokens": 1e11},
-}
+JOB = a_document("llama3-8b", "16xh100-80gb-sxm", batch=64, sequence=8192, tokens=1e11)
 OWN = {
     "megatron-lm": "megatron-lm-0.18",
     "megatron-bridge": "megatron-bridge-26.06",

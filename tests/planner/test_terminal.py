@@ -25,7 +25,7 @@ from planner.report.sections import all_sections
 from planner.report.short import short_sections
 from planner.verbs.plan import estimate, plan
 from tests.planner.test_job import JOBS, a_job
-from tests.planner.test_report import COPIED
+from tests.planner.test_report import COPIED, planned
 
 SMALL = str(JOBS / "llama3-8b-8xh100.yaml")
 LARGE = str(JOBS / "llama3-405b-2048xh100.yaml")
@@ -40,12 +40,8 @@ MOST_LINES = 38
 @pytest.fixture(scope="module")
 def reports():
     """Plans, an estimate that rules forbid, and a job that nothing fits."""
-    problem = load(a_job(model="mixtral-8x7b", top=3, search__allow={"pp": [1, 4]}))
-    return {
-        "plans": plan(problem),
-        "estimate": estimate(problem, {"tp": 16, "pp": 2, "recompute": "full"}),
-        "infeasible": plan(load(a_job(model="llama3-405b", cluster__num_devices=8))),
-    }
+    found = {name: planned(name) for name in ("plans", "infeasible")}
+    return {**found, "estimate": estimate(found["plans"].problem, {"tp": 16, "pp": 2, "recompute": "full"})}
 
 
 KINDS = ("plans", "estimate", "infeasible")

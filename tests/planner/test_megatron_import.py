@@ -162,22 +162,7 @@ def test_defaults_are_megatrons():
     assert recomputing.recompute == Recompute.of("core_attention")
 
 
-@pytest.mark.parametrize(
-    ("options", "graphs"),
-    [
-        ("", "none"),
-        ("--cuda-graph-impl none --cuda-graph-scope attn", "none"),
-        ("--cuda-graph-impl transformer_engine --cuda-graph-scope attn mlp", "attn+mlp"),
-        ("--cuda-graph-impl local", "attn+mlp"),
-        ("--enable-cuda-graph", "attn+mlp"),
-        (
-            "--cuda-graph-impl local --cuda-graph-scope full_iteration --no-check-for-nan-in-loss-and-grad",
-            "full_iteration",
-        ),
-        ("--cuda-graph-impl full_iteration --no-check-for-nan-in-loss-and-grad", "full_iteration"),
-        ("--cuda-graph-impl transformer_engine --cuda-graph-modules attn", "attn"),
-    ],
-)
+@pytest.mark.parametrize(("options", "graphs"), table("megatron_import", "graphs"))
 def test_graphs_are_read(options, graphs):
     """By modules, of whole layers where none is named, or one of everything, in either spelling."""
     assert strategy_of(options).cuda_graphs == CudaGraphs.named(graphs)
@@ -371,16 +356,12 @@ def test_missing_arguments_are_named(left_out, message):
 
 
 def test_the_cluster_is_asked_for():
-    """No argument says it."""
+    """No argument says it; a section that an override gives is a mapping."""
     with pytest.raises(SpecError, match=r"cluster.device: is no argument of Megatron-LM. Add cluster.device="):
         from_megatron_lm(f"{SMALL} {BATCH} --micro-batch-size 1")
-
-
-@pytest.mark.parametrize("section", ["cluster", "training"])
-def test_a_section_is_a_mapping(section):
-    """Overrides may say anything."""
-    with pytest.raises(SpecError, match=f"^{section}: expected a mapping, got 5."):
-        from_megatron_lm(f"{SMALL} {BATCH} --micro-batch-size 1", [f"{section}=5"])
+    for section in ("cluster", "training"):
+        with pytest.raises(SpecError, match=f"^{section}: expected a mapping, got 5."):
+            from_megatron_lm(f"{SMALL} {BATCH} --micro-batch-size 1", [f"{section}=5"])
 
 
 @pytest.mark.parametrize("text", ["", "# nothing", "model: llama3-8b", "pretrain_gpt.py"])

@@ -263,10 +263,7 @@ def test_connections_of_devices(decisions, device, connections):
     job = {**JOB, "cluster": {"device": device, "num_devices": 16}}
 
     assert to_megatron_lm(a_plan(job, **decisions)).environment.get("CUDA_DEVICE_MAX_CONNECTIONS") == connections
-
-
-def test_offloading_asks_for_transformer_engine_as_it_was():
-    """From 2.10 on it offloads in another way unless told."""
+    # From 2.10 on Transformer Engine offloads in another way unless told.
     assert to_megatron_lm(a_plan(activation_offload=True)).environment["NVTE_CPU_OFFLOAD_V1"] == "1"
 
 

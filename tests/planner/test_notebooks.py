@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from html import unescape
 
@@ -170,14 +169,6 @@ def test_a_frame_of_something_else_is_refused(wrong):
     """The message names what was seen."""
     with pytest.raises(SpecError, match="expected a report or several"):
         to_frame(wrong)
-
-
-@pytest.mark.slow
-def test_pandas_is_imported_when_a_frame_is_asked_for():
-    """Its import takes half a second."""
-    program = "import sys, planner, planner.notebooks, planner.verbs.plan; print('pandas' in sys.modules)"
-
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT).stdout == "False\n"
 
 
 @pytest.mark.slow

@@ -74,21 +74,7 @@ def test_entries_may_be_changed():
     assert problem_of(overrides=["training.sequence_length=4k", "search.pin.tp=8"]).search.pin == {"tp": 8}
 
 
-@pytest.mark.parametrize(
-    ("text", "num_devices", "node", "domain"),
-    [
-        ("512xh100-80gb-sxm", 512, 8, 8),
-        ("64x8xh100-80gb-sxm", 512, 8, 8),
-        ("128x4xh100-80gb-sxm", 512, 4, 4),
-        ("32x16xh100-80gb-sxm", 512, 16, 8),
-        ("1kxh100-80gb-sxm", 1000, 8, 8),
-        ("18x4xgb200", 72, 4, 72),
-        ("1e3xh100-80gb-sxm", 1000, 8, 8),
-        ("8xNVIDIA H100 80GB HBM3", 8, 8, 8),  # as nvidia-smi prints it
-        ("4x8xNVIDIA H100 80GB HBM3", 32, 8, 8),
-        ("9x8xgb200", 72, 8, 72),
-    ],
-)
+@pytest.mark.parametrize(("text", "num_devices", "node", "domain"), table("one_line", "clusters"))
 def test_clusters(text, num_devices, node, domain):
     """Nodes smaller than the device's own are NVLink domains, where its own node is one; racks stay whole."""
     cluster = load(one_line("llama3-8b", text, NUMBERS)).facts.cluster

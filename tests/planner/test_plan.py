@@ -385,7 +385,8 @@ def test_importing_the_package_imports_nothing_heavy():
 def test_an_estimate_loads_no_solver_and_a_plan_no_pandas():
     """OR-Tools takes longer than an estimate, and imports pandas for series of variables, which scripts still have."""
     program = (
-        f"import sys; from planner import estimate, load, plan; job = load({str(JOBS / 'llama3-8b-8xh100.yaml')!r}); "
+        "import sys, planner.notebooks; from planner import estimate, load, plan; "
+        f"job = load({str(JOBS / 'llama3-8b-8xh100.yaml')!r}); "
         "estimate(job, 'DP8 MBS1 ZeRO1 graphs=none recompute=full overlap=dp'); print('ortools' in sys.modules); "
         "plan(job); print('pandas' in sys.modules); "
         "import pandas; from ortools.sat.python.cp_model import CpModel; "

@@ -132,21 +132,6 @@ def test_wrong_entries_are_refused(entries, message):
         read_given(entries)
 
 
-@pytest.mark.parametrize(
-    ("layout", "message"),
-    [
-        ({"layers": [16, 16]}, "strategy.layout.layers: has 2 virtual stages, pp * vpp = 4."),
-        ({"layers": [8, 8, 8, 9]}, "strategy.layout.layers: holds 33 layers, llama3-8b has 32."),
-        ({"layers": [8] * 4, "full_layers": [1]}, "strategy.layout.full_layers: has 1 values"),
-        ({"layers": [8] * 4, "full_layers": [0, 9, 0, 0]}, "strategy.layout.full_layers.1: is 9, more than the 8"),
-    ],
-)
-def test_a_layout_is_one_of_the_pipeline(layout, message):
-    """Its stages are the strategy's, its layers the model's."""
-    with pytest.raises(SpecError, match=re.escape(message)):
-        estimate(load({**JOB, "strategy": {"pp": 4, "layout": layout}}), {})
-
-
 def test_layouts_need_the_usual_schedule():
     """Nothing else is costed with stages that differ."""
     given = {"pp": 2, "schedule": "gpipe", "layout": {"layers": [15, 17]}}

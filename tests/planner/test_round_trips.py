@@ -157,6 +157,7 @@ def test_a_layout_that_is_given_is_none_that_a_target_changes():
         ("5+6x3+5", "strategy.layout.layers: has 5 virtual stages, pp * vpp = 6."),
         ("5+6x3+5+5", "strategy.layout.layers: holds 33 layers, llama3-8b has 32."),
         ({"layers": "5+6x3+5+4", "full_layers": "1x5"}, "strategy.layout.full_layers: has 5 values"),
+        ({"layers": [5, 6, 6, 6, 5, 4], "full_layers": [0, 9, 0, 0, 0, 0]}, "full_layers.1: is 9, more than the 6"),
         (
             True,
             "strategy.layout: expected a mapping such as {layers: [3, 4, 4, 3]} or layers such as 3+4x2+3, got true.",

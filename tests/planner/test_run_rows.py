@@ -129,25 +129,7 @@ def test_rows_without_the_cells_of_a_layout_are_skipped(tmp_path):
 # --- cells -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("cell", "value"),
-    [
-        ("8", 8),
-        ("8.0", 8),
-        ("8e0", 8),
-        ("1e+11", 100_000_000_000),
-        (".5", 0.5),
-        ("1e300", 1e300),
-        ("true", True),
-        ("True", True),
-        ("FALSE", False),
-        ("1f1b", "1f1b"),
-        ("bf16", "bf16"),
-        ("nan", "nan"),
-        ("none", "none"),
-        ("{layers: [3, 4], recompute: [full, none]}", {"layers": [3, 4], "recompute": ["full", "none"]}),
-    ],
-)
+@pytest.mark.parametrize(("cell", "value"), table("run_rows", "cells"))
 def test_cells_are_what_a_job_file_would_hold(cell, value):
     """Numbers that pandas wrote as 8.0 are whole; a schedule that begins with a digit is none."""
     assert plain(cell, "column") == value

@@ -87,7 +87,7 @@ def test_no_other_interval_is_better(
 
 
 def test_without_failures_one_checkpoint_at_the_end():
-    """100 steps of 2 s and one checkpoint of 5 s."""
+    """100 steps of 2 s and one checkpoint of 5 s; free checkpoints are saved at every step."""
     never = Reliability(failures_per_node_day=0, mttr_seconds=60, checkpoint_seconds=5)
 
     schedule = schedule_checkpoints(a_cluster(), a_training(100), never, step_seconds=2)
@@ -95,15 +95,8 @@ def test_without_failures_one_checkpoint_at_the_end():
     assert (schedule.interval_steps, schedule.continuous_interval_steps) == (100, math.inf)
     assert schedule.total_seconds == 205
     assert schedule.failures == 0
-
-
-def test_free_checkpoints_are_saved_at_every_step():
-    """What costs nothing is done as often as possible."""
     free = Reliability(failures_per_node_day=0.1, mttr_seconds=60, checkpoint_seconds=0)
-
-    schedule = schedule_checkpoints(a_cluster(), a_training(100), free, step_seconds=2)
-
-    assert schedule.interval_steps == 1
+    assert schedule_checkpoints(a_cluster(), a_training(100), free, step_seconds=2).interval_steps == 1
 
 
 def test_failures_that_outrun_progress_are_said_with_their_numbers():

@@ -361,22 +361,7 @@ def test_the_command_line_takes_lists_and_refuses_wrong_ones(tmp_path, capsys):
     assert "settings.gradient_dtype: is an empty list." in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("entries", "unused"),
-    [
-        # 16 bits already: no layer is narrower, and attention has no 8 bits
-        (["settings.first_layers_bf16=2", "settings.fp8_attention=true"], 2),
-        (["settings.first_layers_bf16=2", "settings.fp8_attention=true", "training.precision=fp8"], 0),
-        # one context-parallel rank exchanges nothing, and a plain all-to-all has no near ranks
-        (["settings.cp_comm_type=a2a", "search.pin.cp=1"], 1),
-        (["settings.cp_comm_type=a2a", "settings.cp_a2a_ranks=2", "search.pin.cp=2"], 1),
-        (["settings.optimizer=muon", "settings.muon_tp_mode=duplicated", "search.pin.tp=1"], 1),
-        (["settings.optimizer=muon", "settings.muon_tp_mode=duplicated", "search.pin.tp=2"], 0),
-        # samples of one sequence each are those of a job without lengths
-        (["training.sequence_lengths={4096: 3}"], 1),
-        (["training.sequence_lengths={1024: 3}"], 0),
-    ],
-)
+@pytest.mark.parametrize(("entries", "unused"), table("setting_choices", "unused"))
 def test_entries_without_effect_are_said(entries, unused):
     """In the short report, the table and JSON, by name."""
     report = plan(load({**JOB, "search": {"stages": "even", "pin": {"pp": 1, "mbs": 1, "dp": 4}}}, entries))

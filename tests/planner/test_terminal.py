@@ -359,15 +359,10 @@ def test_wrong_arguments_are_mistakes_too(words, where, hint, capsys):
 
 
 def test_wrong_arguments_are_json_too(capsys):
-    """What argparse says is a message like others."""
+    """What argparse says is a message like others; of quiet and verbose one is meant."""
     assert cli.main(["plan", "--log-json", "--no-such-option", SMALL]) == 2
-
     [line] = capsys.readouterr().err.splitlines()
     assert "unrecognized arguments: --no-such-option" in json.loads(line)["event"]
-
-
-def test_quiet_and_verbose_exclude_each_other(capsys):
-    """One of them is meant."""
     assert cli.main(["catalog", "models", "llama3-8b", "-q", "-v"]) == 2
     assert "not allowed with argument" in capsys.readouterr().err
 
@@ -509,15 +504,11 @@ def test_bash_completes(script, typed, offered, tmp_path):
 
 
 def test_completion_of_another_shell(capsys):
-    """zsh has functions of the same names, and every device."""
+    """zsh has functions of the same names, and every device; an unknown shell is refused with those that there are."""
     assert cli.main(["--completion", "zsh"]) == 0
 
     text = capsys.readouterr().out
     assert text.startswith("#compdef planner")
     assert all(name in text for name in catalog.devices())
-
-
-def test_an_unknown_shell_is_refused(capsys):
-    """With those that there are."""
     assert cli.main(["--completion", "csh"]) == 2
     assert "choose from 'bash', 'zsh'" in capsys.readouterr().err

@@ -173,7 +173,7 @@ def test_a_frame_of_something_else_is_refused(wrong):
 
 @pytest.mark.slow
 def test_the_notebooks_of_the_documents_run(tmp_path):
-    """Top to bottom, in a new kernel and an empty folder."""
+    """Top to bottom, in an empty folder, each without the names of the one before."""
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
     command = tmp_path / "bin" / "planner"
@@ -181,14 +181,16 @@ def test_the_notebooks_of_the_documents_run(tmp_path):
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m planner "$@"\n')
     command.chmod(0o755)
     path = {"PATH": f"{command.parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT), "IPYTHONDIR": str(tmp_path)}
-    files = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
-    for file in files:
-        book = nbformat.read(file, as_version=4)
-        assert all(not cell.get("outputs") for cell in book.cells), f"{file.name} has outputs: they grow old"
-        nbclient.NotebookClient(book, timeout=60, resources={"metadata": {"path": str(tmp_path)}}).execute(
-            env={**os.environ, **path}
-        )
-        shown = [one for cell in book.cells for one in cell.get("outputs", ()) if "text/html" in one.get("data", {})]
-        assert shown, f"{file.name} shows no page and no table"
+    whole, parts = nbformat.v4.new_notebook(), {}
+    for file in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
+        parts[file.name] = nbformat.read(file, as_version=4).cells
+        assert all(not cell.get("outputs") for cell in parts[file.name]), f"{file.name} has outputs: they grow old"
+        whole.cells += [nbformat.v4.new_code_cell("%reset -f"), *parts[file.name]]
+    client = nbclient.NotebookClient(whole, timeout=60, resources={"metadata": {"path": str(tmp_path)}})
 
-    assert len(files) == 3
+    client.execute(env={**os.environ, **path})
+
+    assert len(parts) == 3
+    for name, cells in parts.items():
+        shown = [one for cell in cells for one in cell.get("outputs", ()) if "text/html" in one.get("data", {})]
+        assert shown, f"{name} shows no page and no table"

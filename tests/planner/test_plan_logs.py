@@ -75,10 +75,7 @@ LOGS = {
         *map(megatron, STEPS), megabytes(0, 50 * GIB, 55 * GIB), megabytes(4, 60 * GIB, 65 * GIB)
     ),
     "Megatron-LM, begun again": lines(
-        *map(megatron, range(1, 9)),
-        "Signal 15 (SIGTERM) received",
-        *map(megatron, STEPS),
-        PEAK,
+        *map(megatron, range(1, 9)), "Signal 15 (SIGTERM) received", *map(megatron, STEPS), PEAK
     ),
     "Windows' ends of lines": lines(*map(megatron, STEPS), PEAK).replace("\n", "\r\n"),
     "bytes that are no text": lines(*map(megatron, STEPS), "\udcff\udc80", PEAK),

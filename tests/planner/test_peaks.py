@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -26,6 +27,12 @@ from planner.verbs.plan import plan
 from tests.builders_estimate import estimate_by_recipes as estimate
 from tests.builders_job import a_document
 from tests.planner.test_job import a_job
+
+
+@cache
+def planned():
+    """Three plans of a job that asks for no headroom."""
+    return plan(load(a_job(top=3)))
 
 
 def test_a_share_and_its_ratio_are_inverse():
@@ -51,7 +58,7 @@ def test_a_job_gets_the_default_unless_it_says_otherwise():
 
 def test_plans_of_jobs_without_headroom_start():
     """Every plan that is reported."""
-    report = plan(load(a_job(top=3)))
+    report = planned()
 
     assert len(report.plans) == 3
     assert all(one.chance_to_fit.share >= STARTS for one in report.plans)

@@ -14,7 +14,7 @@ from tests.builders_job import a_document
 
 VALIDATOR = jsonschema.Draft202012Validator(json.loads(PATH.read_text(encoding="utf-8")))
 
-JOB = a_document("llama3-8b", "8xh100-80gb-sxm", batch=64, sequence=8192, tokens=1e11, top=2)
+JOB = a_document("llama3-8b", "8xh100-80gb-sxm", batch=64, sequence=8192, tokens=1e11, top=2, search={"pin": {"cp": 1}})
 
 LAYOUT = {"layers": [7, 9, 9, 7], "full_layers": [1, 0, 0, 0]}
 

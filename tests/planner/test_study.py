@@ -44,6 +44,7 @@ def a_job(**entries):
             "model": "llama3-8b",
             "cluster": {"device": "h100-80gb-sxm", "num_devices": 16},
             "training": {"global_batch_size": 64, "sequence_length": 4096, "tokens": 1e12},
+            "search": {"pin": {"cp": 1}},
             **entries,
         }
     )

@@ -286,7 +286,7 @@ def test_markdown_is_whole(reports):
 
 def test_quiet_says_nothing_but_mistakes(capsys):
     """Neither progress nor notes."""
-    assert cli.main(["plan", SMALL, "strategy.tp=8", "-q", "-o", os.devnull]) == 0
+    assert cli.main(["plan", SMALL, "strategy.tp=8", "CP1", "-q", "-o", os.devnull]) == 0
     assert capsys.readouterr() == ("", "")
 
     assert cli.main(["plan", "nowhere.yaml", "--quiet"]) == 2
@@ -295,7 +295,7 @@ def test_quiet_says_nothing_but_mistakes(capsys):
 
 def test_verbose_says_what_is_done_and_when(capsys):
     """In the order in which it is done, each with the seconds since the start."""
-    cli.main(["plan", SMALL, "-v", "-o", os.devnull])
+    cli.main(["plan", SMALL, "CP1", "-v", "-o", os.devnull])
 
     lines = re.findall(r"^planner: ([\d.]+) s: (.+)$", capsys.readouterr().err, flags=re.MULTILINE)
     events = " ".join(event for _, event in lines)
@@ -305,7 +305,7 @@ def test_verbose_says_what_is_done_and_when(capsys):
 
 def test_messages_as_json(capsys):
     """One object a line, mistakes with their places; notes and what is done, too."""
-    cli.main(["plan", SMALL, "strategy.tp=8", "--log-json", "-o", os.devnull])
+    cli.main(["plan", SMALL, "strategy.tp=8", "CP1", "--log-json", "-o", os.devnull])
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
 
     assert all(list(line) == ["time", "level", "event", "fields"] for line in lines)

@@ -44,9 +44,6 @@ def reports():
     return {**found, "estimate": estimate(found["plans"].problem, {"tp": 16, "pp": 2, "recompute": "full"})}
 
 
-KINDS = ("plans", "estimate", "infeasible")
-
-
 def run(*arguments, **environment):
     """The planner in a process of its own, without a terminal."""
     return subprocess.run(
@@ -83,7 +80,7 @@ def on_terminal(*arguments, **environment):
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 140])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["plans", "estimate", "infeasible"])
 def test_no_line_is_wider_than_the_screen_and_no_word_is_lost(reports, kind, width):
     """
     Lines are folded and tables split; every word is still there, whole unless it is wider than half the screen.

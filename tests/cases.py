@@ -14,11 +14,13 @@ import yaml
 
 DATA = Path(__file__).parent / "data"
 
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
 
 @cache
 def tables(name: str) -> Any:
     """Read ``tests/data/NAME.yaml``."""
-    return yaml.load((DATA / f"{name}.yaml").read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+    return yaml.load((DATA / f"{name}.yaml").read_text(encoding="utf-8"), Loader=LOADER)
 
 
 def table(name: str, part: str) -> Any:

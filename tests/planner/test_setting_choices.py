@@ -366,7 +366,7 @@ def test_the_command_line_takes_lists_and_refuses_wrong_ones(tmp_path, capsys):
 @pytest.mark.parametrize(("entries", "unused"), table("setting_choices", "unused"))
 def test_entries_without_effect_are_said(entries, unused):
     """In the short report, the table and JSON, by name."""
-    report = plan(load({**JOB, "search": {"stages": "even", "pin": {"pp": 1, "mbs": 1, "dp": 4}}}, entries))
+    report = plan(load({**JOB, "search": {"stages": "even", "pin": {"pp": 1, "mbs": 1}}}, entries))
     named = [entry.split("=")[0] for entry in entries]
 
     said = json.loads(render(report, "json"))["job"]["unused_entries"]

@@ -107,6 +107,13 @@ def predicted(folder: Path, *rows: Mapping[str, str]) -> list[Prediction]:
     return found
 
 
+def require_refused(row: object, *reasons: str) -> None:
+    """Hold that a row was refused for these reasons."""
+    assert isinstance(row, RejectedRow), row
+    assert row.is_refused
+    assert [reason for reason in reasons if reason not in row.reason] == []
+
+
 @cache
 def project_table() -> tuple[list[Run | RejectedRow], References]:
     """The project's own table, read once for all tests, which must not change it."""

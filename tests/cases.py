@@ -1,10 +1,10 @@
-"""One test case for many values: where each of them takes no time, a case for each would only be counted and listed."""
+"""Tables of cases, and one test case for many values: where each takes no time, it would only be counted and listed."""
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable
-from functools import wraps
+from functools import cache, wraps
 from inspect import Signature, signature
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,15 @@ from typing import Any
 import pytest
 import yaml
 
+TABLES = Path(__file__).parent / "data" / "cases"
 
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@cache
 def read_table(name: str) -> Any:
     """Read a table of cases, which is plain data in ``tests/data/cases``."""
-    return yaml.safe_load((Path(__file__).parent / "data" / "cases" / f"{name}.yaml").read_text(encoding="utf-8"))
+    return yaml.load((TABLES / f"{name}.yaml").read_text(encoding="utf-8"), Loader=LOADER)
 
 
 def require_none(failures: Iterable[object]) -> None:

@@ -281,16 +281,16 @@ def _study_pair(num_devices: int, batch: int, row: Any, other: Any) -> tuple[str
             return f"{row.optimizer_actual} over {other.optimizer_actual}", found.replanned_gain.fraction
         case ["p"] | ["t", "p"]:
             kept = {name: pins[name] for name in pins if name != "pp" and (name != "tp" or "t" not in differ)}
-            first, last = (
-                study(
-                    setting_problem(num_devices, batch, {**kept, "vpp": rows.chunks_per_rank(one)}),
+            chunks = [rows.chunks_per_rank(one) for one in (row, other)]
+            found = {
+                vpp: study(
+                    setting_problem(num_devices, batch, {**kept, "vpp": vpp}),
                     "schedule",
                     {"pp": (int(row.p), int(other.p))},
                 )
-                .series[0]
-                .points[place]
-                for place, one in enumerate((row, other))
-            )
+                for vpp in dict.fromkeys(chunks)
+            }
+            first, last = (found[vpp].series[0].points[place] for place, vpp in enumerate(chunks))
             assert first.plan is not None, "the paper's rows fit"
             assert last.plan is not None, "the paper's rows fit"
             what = f"TP{row.t} PP{row.p} over TP{other.t} PP{other.p}"

@@ -24,6 +24,8 @@ from planner.frameworks.megatron.read import DATA, from_megatron_lm
 from planner.frameworks.megatron.strategy import STRATEGY
 from planner.search.runnable import plainest
 from planner.verbs.plan import evaluate
+from tests.builders_job import a_document
+from tests.cases import read_table
 from tests.constraints.test_megatron_cases import the_file
 
 SMALL = (
@@ -46,127 +48,12 @@ DSV3 = (
 )
 OVERLAP = "--overlap-moe-expert-parallel-comm "
 
-CASES = {
-    "ok tp2 pp2 sp": "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel",
-    "ok vpp by layers": (
-        "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 2"
-    ),
-    "ok vpp by count": (
-        "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 --num-virtual-stages-per-pipeline-rank 4"
-    ),
-    "both vpp spellings": (
-        "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 2 "
-        "--num-virtual-stages-per-pipeline-rank 4"
-    ),
-    "pp5 of 32 layers": "--pipeline-model-parallel-size 5",
-    "pp not dividing, first/last": (
-        "--pipeline-model-parallel-size 3 --decoder-first-pipeline-num-layers 11 --decoder-last-pipeline-num-layers 10"
-    ),
-    "first/last bad sum": (
-        "--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 8 --decoder-last-pipeline-num-layers 7"
-    ),
-    "first/last + layers-per-vstage": (
-        "--pipeline-model-parallel-size 4 --decoder-first-pipeline-num-layers 8 --decoder-last-pipeline-num-layers 8 "
-        "--num-layers-per-virtual-pipeline-stage 2"
-    ),
-    "layout non uniform pp4": "--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout Et*7|t*9|t*9|t*7L",
-    "layout pp4 vpp2": (
-        "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 "
-        "--pipeline-model-parallel-layout Ettt|(tttt|)*6tttttL"
-    ),
-    "layout wrong count": "--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout Et*7|t*9|t*9|t*6L",
-    "layout empty stage ok?": "--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout E|t*16|t*16|L",
-    "layout + account_for_embedding": (
-        "--pipeline-model-parallel-size 4 --pipeline-model-parallel-layout Et*7|t*9|t*9|t*7L "
-        "--account-for-embedding-in-pipeline-split"
-    ),
-    "world not divisible": "--tensor-model-parallel-size 2",
-    "gbs not divisible by mbs*dp": "--micro-batch-size 3",
-    "tp16 of kv8": "--tensor-model-parallel-size 16",
-    "tp3 heads": "--tensor-model-parallel-size 3",
-    "sp with tp1": "--sequence-parallel",
-    "cp2": "--context-parallel-size 2",
-    "cp2 seq odd": "--context-parallel-size 2 --seq-length 4097",
-    "cp a2a+p2p without hier": "--context-parallel-size 4 --cp-comm-type a2a+p2p",
-    "cp a2a+p2p hier": "--context-parallel-size 4 --cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 2",
-    "overlap param gather w/o distopt": "--overlap-grad-reduce --overlap-param-gather",
-    "tp overlap no sp": "--tensor-model-parallel-size 2 --tp-comm-overlap",
-    "recompute full no method": "--recompute-granularity full --recompute-num-layers 1",
-    "recompute full uniform 1": "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
-    "recompute full block 4 pp4": (
-        "--pipeline-model-parallel-size 4 --recompute-granularity full --recompute-method block "
-        "--recompute-num-layers 4"
-    ),
-    "recompute selective mlp layernorm": "--recompute-granularity selective --recompute-modules mlp layernorm",
-    "recompute selective + num layers": "--recompute-granularity selective --recompute-num-layers 2",
-    "selective bad module": "--recompute-granularity selective --recompute-modules attention",
-    "fine grained offload": "--fine-grained-activation-offloading --offload-modules core_attn attn_proj",
-    "fine grained offload mlp (bad)": "--fine-grained-activation-offloading --offload-modules mlp",
-    "layer cpu offload + pp": "--pipeline-model-parallel-size 2 --cpu-offloading-num-layers 4",
-    "layer cpu offload": "--cpu-offloading-num-layers 4",
-    "optimizer offload w/o precision aware": "--use-distributed-optimizer --optimizer-cpu-offload",
-    "optimizer offload": "--use-distributed-optimizer --optimizer-cpu-offload --use-precision-aware-optimizer",
-    "fp8 mxfp8": "--fp8-format e4m3 --fp8-recipe mxfp8",
-    "fp8 blockwise": "--fp8-format e4m3 --fp8-recipe blockwise",
-    "fp4": "--fp4-format e2m1",
-    "fp4+fp8": "--fp4-format e2m1 --fp8-format e4m3",
-    "torch fsdp2": "CUDA_DEVICE_MAX_CONNECTIONS=1 --use-torch-fsdp2",
-    "torch fsdp2 + pp": "--use-torch-fsdp2 --pipeline-model-parallel-size 2",
-    "cuda graph te attn": "--cuda-graph-impl transformer_engine --cuda-graph-modules attn",
-    "cuda graph local full": "--cuda-graph-impl full_iteration --no-check-for-nan-in-loss-and-grad",
-    "num optimizer instances 2": "--use-distributed-optimizer --num-distributed-optimizer-instances 2",
-    "dsv3 pp16 ep16 layout": DSV3,
-    "dsv3 + a2a overlap + wgrad": f"{DSV3} {OVERLAP} --delay-wgrad-compute",
-    "a2a overlap + full recompute": (
-        f"{DSV3} {OVERLAP} --recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
-    ),
-    "a2a overlap pp without vpp": (
-        f"{OVERLAP} --pipeline-model-parallel-size 16 --expert-model-parallel-size 16 "
-        "--pipeline-model-parallel-layout Ett|(t*4|)*14t*3mL"
-    ),
-    "delay wgrad alone": f"{DSV3} --delay-wgrad-compute",
-    "ep not dividing experts": "--expert-model-parallel-size 15 --global-batch-size 960",
-    "mla + gqa": "--group-query-attention --num-query-groups 8",
-    "recompute mla_up_proj moe_act": (
-        f"{DSV3} --recompute-granularity selective --recompute-modules mla_up_proj moe_act"
-    ),
-    "hybrid ep flex": "--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep",
-}
+CASES = read_table("megatron_import")["cases"]
 
-WHY = {
-    "both vpp spellings": "is given with --num-virtual-stages-per-pipeline-rank",
-    "pp5 of 32 layers": "32 layers do not divide over 5 pipeline ranks",
-    "first/last bad sum": "leaves 17 layers, which do not divide over the other 2",
-    "first/last + layers-per-vstage": "Use --num-virtual-stages-per-pipeline-rank",
-    "layout wrong count": "has 31 of 't', but the model needs 32",
-    "layout + account_for_embedding": "is given with --account-for-embedding-in-pipeline-split",
-    "world not divisible": "is 15, no multiple of tp * cp * pp = 2",
-    "gbs not divisible by mbs*dp": "The global batch divides evenly",
-    "tp3 heads": "equally many whole attention heads",
-    "cp2 seq odd": "two equal pieces of the sequence",
-    "cp a2a+p2p without hier": "is required with --cp-comm-type a2a+p2p",
-    "overlap param gather w/o distopt": "needs --use-distributed-optimizer",
-    "tp overlap no sp": "only together with sequence parallelism",
-    "recompute full no method": "is required with --recompute-granularity full",
-    "recompute selective + num layers": "is given with --recompute-granularity selective",
-    "selective bad module": "has no module 'attention'",
-    "fine grained offload mlp (bad)": "has no module 'mlp'",
-    "layer cpu offload + pp": "excludes pipelines",
-    "optimizer offload w/o precision aware": "needs --use-precision-aware-optimizer",
-    "fp4+fp8": "they exclude each other",
-    "torch fsdp2": "needs more connections",
-    "torch fsdp2 + pp": "only without a pipeline",
-    "a2a overlap + full recompute": "--overlap-moe-expert-parallel-comm excludes that",
-    "a2a overlap pp without vpp": "only with virtual stages",
-    "delay wgrad alone": "needs --overlap-moe-expert-parallel-comm",
-    "ep not dividing experts": "equally many whole experts",
-    "mla + gqa": "which has no query groups",
-}
+WHY = read_table("megatron_import")["why"]
 """What our refusal says where the parser refuses."""
 
-NOT_JUDGED = {
-    "ep*etp*pp not dividing world": "the parser misses it; tests/constraints/test_megatron_cases.py",
-}
+NOT_JUDGED = {"ep*etp*pp not dividing world": "the parser misses it; tests/constraints/test_megatron_cases.py"}
 
 OF_DEEPSEEK = (
     "dsv3", "a2a", "delay wgrad", "ep not", "mla + gqa", "recompute mla", "hybrid ep",
@@ -177,7 +64,7 @@ OF_DEEPSEEK = (
 def text_of(name):
     """The arguments of a case; its own come instead of the common ones, and what a shell would expand is quoted."""
     base = LATENT + EXPERTS if name.startswith(OF_DEEPSEEK) else SMALL + BATCH
-    own = CASES[name].split()
+    own = CASES[name].format(dsv3=DSV3, overlap=OVERLAP).split()
     given = {word for word in own if word.startswith("--")}
     common = [f"--{part}".split() for part in f"{base} --micro-batch-size 1".split("--")[1:]]
     kept = [word for part in common if part[0] not in given for word in part]
@@ -275,22 +162,7 @@ def test_defaults_are_megatrons():
     assert recomputing.recompute == Recompute.of("core_attention")
 
 
-@pytest.mark.parametrize(
-    ("options", "graphs"),
-    [
-        ("", "none"),
-        ("--cuda-graph-impl none --cuda-graph-scope attn", "none"),
-        ("--cuda-graph-impl transformer_engine --cuda-graph-scope attn mlp", "attn+mlp"),
-        ("--cuda-graph-impl local", "attn+mlp"),
-        ("--enable-cuda-graph", "attn+mlp"),
-        (
-            "--cuda-graph-impl local --cuda-graph-scope full_iteration --no-check-for-nan-in-loss-and-grad",
-            "full_iteration",
-        ),
-        ("--cuda-graph-impl full_iteration --no-check-for-nan-in-loss-and-grad", "full_iteration"),
-        ("--cuda-graph-impl transformer_engine --cuda-graph-modules attn", "attn"),
-    ],
-)
+@pytest.mark.parametrize(("options", "graphs"), read_table("megatron_import")["graphs"])
 def test_graphs_are_read(options, graphs):
     """By modules, of whole layers where none is named, or one of everything, in either spelling."""
     assert strategy_of(options).cuda_graphs == CudaGraphs.named(graphs)
@@ -410,37 +282,23 @@ class Asked(dict):
         return super().__contains__(name)
 
 
+OVERLAPS = ("tp_overlap", "cp_overlap", "ep_overlap", "pp_overlap", "dp_overlap")
+FLAGS = dict.fromkeys(("sequence_parallel", "activation_offload", "optimizer_offload", *OVERLAPS), True)
 FIELDS = {
-    "tp": 2,
-    "cp": 2,
-    "pp": 2,
-    "ep": 2,
-    "etp": 2,
+    **dict.fromkeys(("tp", "cp", "pp", "ep", "etp", "mbs"), 2),
+    **FLAGS,
     "group": 4,
-    "mbs": 2,
-    "sequence_parallel": True,
     "sharding": Sharding.OPTIMIZER,
     "recompute": Recompute.of("norms"),
-    "activation_offload": True,
-    "optimizer_offload": True,
     "token_dispatcher": TokenDispatcher.DEEPEP,
     "cuda_graphs": CudaGraphs.of("attn"),
-    "tp_overlap": True,
-    "cp_overlap": True,
-    "ep_overlap": True,
-    "pp_overlap": True,
-    "dp_overlap": True,
 }
 """Another value than the plainest one of each decision that is read alone; the others are read with the stages."""
 
 
 def test_each_decision_is_read_as_it_is_written():
     """The table has both directions: each field of a strategy comes back, and what is asked for counts as read."""
-    job = {
-        "model": "mixtral-8x7b",
-        "cluster": {"device": "h100-80gb-sxm", "num_devices": 16},
-        "training": {"global_batch_size": 64, "sequence_length": 4096, "tokens": 1e11},
-    }
+    job = a_document("mixtral-8x7b", "16xh100-80gb-sxm", batch=64, sequence=4096, tokens=1e11)
     facts = load(job).facts
     ranks = {"tp": 2, "cp": 2, "pp": 2, "dp": 2, "ep": 2, "vpp": 2}
     strategy = replace(plainest(), **ranks | FIELDS)
@@ -472,46 +330,11 @@ def test_what_an_import_looks_at_counts_as_read(module):
 # --- bad input ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ("--tensor-model-paralel-size 2", "is no option of Megatron-LM. Did you mean '--tensor-model-parallel-size'"),
-        ("--tp " + "a" * 100_001, "letters, expected 100,000 at most."),
-        ("--tensor-model-parallel-size two", "--tensor-model-parallel-size: expected a whole number, got 'two'."),
-        ("--tensor-model-parallel-size 2 4", "--tensor-model-parallel-size: takes one value, got '2 4'."),
-        ("--bf16 yes", "--bf16: takes no value"),
-        ("--recompute-granularity some", "--recompute-granularity: expected one of full, selective, got 'some'."),
-        ("--num-layers 33", "--num-layers: is given twice: 32 and 33."),
-        ("--fp16", "--fp16: is given with --bf16"),
-        ("--expert-model-parallel-size 8", "--expert-model-parallel-size: is 8, which needs experts: --num-experts."),
-        ("--num-experts 8 --expert-model-parallel-size 16", "own equally many whole experts, of which there are 8."),
-        ("--num-experts -1", "--num-experts: is -1, must be at least 1."),
-        ("--use-torch-fsdp2 --use-distributed-optimizer", "--use-torch-fsdp2: is given with --use-distributed-opt"),
-        (
-            "--recompute-activations --recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
-            "--recompute-method: is given with --recompute-activations, which means selective",
-        ),
-        ("--recompute-activations --recompute-method uniform", "--recompute-method: is given with --recompute-act"),
-        ("--recompute-activations --recompute-num-layers 1", "--recompute-num-layers: is given with --recompute-a"),
-        ("--recompute-activations --cpu-offloading-num-layers 4", "--cpu-offloading-num-layers: excludes recomput"),
-        ("--squared-relu", "--swiglu: is given with --squared-relu"),
-        ("--tensor-model-parallel-size $TP", "hold the shell variable '$TP'"),
-        ("--data-path 'a", "cannot be split into words"),
-        ("--is-hybrid-model", "--is-hybrid-model: is given without --hybrid-layer-pattern"),
-        ("--hybrid-layer-pattern M*-X", "--hybrid-layer-pattern: expected letters of M * - E"),
-        ("--hybrid-layer-pattern M*-|M*- --pipeline-model-parallel-size 4", "has 2 stages, no multiple of 4 pipeline"),
-        ("--moe-layer-freq '[1' --num-experts 8", "--moe-layer-freq: expected a number or a list"),
-        ("--tensor-model-parallel-size 0", "strategy.tp: is 0, must be at least 1."),
-        ("--fp8-format e4m3 --fp8-recipe custom", "--fp8-recipe: is 'custom', which is no precision"),
-        ("--tensor-model-parallel-size 3", "cluster.num_devices: is 16, no multiple of tp * cp * pp = 3."),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("more", "message"), read_table("megatron_import")["wrong_arguments_are_refused"])
 def test_wrong_arguments_are_refused(more, message):
     """With the option, what was seen and what is allowed."""
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(SpecError, match=re.escape(message)):
         strategy_of(more)
-
-    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -528,23 +351,17 @@ def test_missing_arguments_are_named(left_out, message):
     """So that one can add them."""
     text = f"{SMALL} {BATCH} --micro-batch-size 1".replace(left_out, "")
 
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(SpecError, match=re.escape(message)):
         from_megatron_lm(text, HERE)
-
-    assert message in str(caught.value)
 
 
 def test_the_cluster_is_asked_for():
-    """No argument says it."""
+    """No argument says it; a section that an override gives is a mapping."""
     with pytest.raises(SpecError, match=r"cluster.device: is no argument of Megatron-LM. Add cluster.device="):
         from_megatron_lm(f"{SMALL} {BATCH} --micro-batch-size 1")
-
-
-@pytest.mark.parametrize("section", ["cluster", "training"])
-def test_a_section_is_a_mapping(section):
-    """Overrides may say anything."""
-    with pytest.raises(SpecError, match=f"^{section}: expected a mapping, got 5."):
-        from_megatron_lm(f"{SMALL} {BATCH} --micro-batch-size 1", [f"{section}=5"])
+    for section in ("cluster", "training"):
+        with pytest.raises(SpecError, match=f"^{section}: expected a mapping, got 5."):
+            from_megatron_lm(f"{SMALL} {BATCH} --micro-batch-size 1", [f"{section}=5"])
 
 
 @pytest.mark.parametrize("text", ["", "# nothing", "model: llama3-8b", "pretrain_gpt.py"])

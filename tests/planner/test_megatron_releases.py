@@ -18,9 +18,10 @@ from planner.frameworks.megatron.releases import RELEASES, TABLE
 from planner.frameworks.target import Export
 from planner.results import Plan
 from tests.builders_megatron import hybrid_plans, megatron_plans
+from tests.cases import read_table
 from tests.planner.test_megatron_lm import JOB, MIXTRAL, a_plan, assert_same, read_back
 
-NUM_PLANS = 100
+NUM_PLANS = 50
 
 
 def words_of(plan: Plan, release: str | None = None) -> list[str]:
@@ -211,29 +212,7 @@ def test_a_costed_release_that_refuses_the_plan_is_no_other_one():
     ]
 
 
-@pytest.mark.parametrize(
-    ("framework", "release", "head"),
-    [
-        ("megatron-lm-0.17", "0.17", ["# Options of Megatron Core 0.17."]),
-        (
-            "megatron-lm-0.12",
-            "0.14",
-            [
-                "# Options of Megatron Core 0.14; costed as megatron-lm-0.12.",
-                "# No parser of megatron-lm-0.12 was asked: any option may be spelled otherwise there, or be missing.",
-            ],
-        ),
-        (
-            "megatron-bridge-26.06",
-            "0.17",
-            [
-                "# Options of Megatron Core 0.17; costed as megatron-bridge-26.06.",
-                "# Options that not all releases have, and that megatron-bridge-26.06 may have otherwise: "
-                "--cuda-graph-impl, --cuda-graph-scope.",
-            ],
-        ),
-    ],
-)
+@pytest.mark.parametrize(("framework", "release", "head"), read_table("megatron_releases")["heads"])
 def test_the_file_says_which_release_it_is_for(framework, release, head):
     """With the one that was costed, where it is another one, and the options that may differ there."""
     job = JOB | {"cluster": {**JOB["cluster"], "framework": framework}}

@@ -10,15 +10,12 @@ from costmodel import catalog
 from costmodel.catalog.releases import find_release_spelling, nearest_release, release_of
 from costmodel.errors import SpecError
 from planner import estimate, export, load, plan, render
-from planner.jobs.run_jobs import RejectedRow, nearest_dispatcher
+from planner.jobs.run_jobs import nearest_dispatcher
 from planner.measure.runs.predictions import Prediction
-from tests.builders_runs import results_of
+from tests.builders_job import a_document
+from tests.builders_runs import require_refused, results_of
 
-JOB = {
-    "model": "llama3-8b",
-    "cluster": {"device": "h100-80gb-sxm", "num_devices": 16},
-    "training": {"global_batch_size": 64, "sequence_length": 8192, "tokens": 1e11},
-}
+JOB = a_document("llama3-8b", "16xh100-80gb-sxm", batch=64, sequence=8192, tokens=1e11)
 UNKNOWN = "megatron-bridge-99.01"
 """A release of a stack that the catalog knows, newer than all of them."""
 
@@ -190,8 +187,7 @@ def test_rows_of_unknown_releases_are_predicted_and_say_so(tmp_path):
     assert newest.step_seconds == known.step_seconds
     doubt = "megatron-core-9.9 is not known: costed as megatron-core-0.16, its nearest release"
     assert (newest.run.doubts, newest.missing, known.run.doubts) == ((doubt,), (doubt,), ())
-    assert isinstance(typo, RejectedRow)
-    assert typo.is_refused
+    require_refused(typo)
 
 
 MIXTRAL = {"model": "mixtral-8x7b", "strategy.ep": "8", "cluster.framework": "megatron-bridge-26.06"}

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from planner import cli
+from tests.cases import read_table
 
 LONG = "a" * 5000
 
@@ -18,30 +19,7 @@ cluster: {device: h100-80gb-sxm, num_devices: 8}
 training: {global_batch_size: 8, sequence_length: 1024, tokens: 1e9}
 """
 
-COMMANDS = (
-    "plan loop",
-    "plan job.yaml --from loop",
-    "plan job.yaml -o loop/plan.txt",
-    "plan job.yaml --write-model loop/model.txt",
-    "estimate job.yaml cluster.device=./loop",
-    "batch loop -o out.jsonl",
-    "batch job.yaml -o loop",
-    "batch job.yaml -o out.jsonl --table LONG.csv",
-    "import loop",
-    "import train.sh",
-    "catalog models loop",
-    "catalog models ./LONG",
-    "calibrate loop -o mine.yaml",
-    "calibrate loop.csv -o mine.yaml",
-    "batch loop --by mfu",
-    "export loop --target megatron-lm",
-    "explain loop loop",
-    "explain LONG loop",
-    "trace read loop",
-    "trace what-if LONG a=LONG",
-    "trace extract loop LONG -o samples.csv",
-    "catalog schemas -o LONG",
-)
+COMMANDS = read_table("odd_paths")["commands"]
 
 
 @pytest.mark.sampled(15)

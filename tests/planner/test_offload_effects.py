@@ -10,17 +10,21 @@ import pytest
 from planner import load, render
 from planner.results import Plan
 from tests.builders_estimate import estimate_by_recipes as estimate
+from tests.builders_job import a_document
 
 DATA = Path(__file__).parent.parent / "data" / "optimizer_offload.csv"
 
 RUNS = list(csv.DictReader(line for line in DATA.read_text(encoding="utf-8").splitlines() if line[0] != "#"))
 """The first one offloads nothing."""
 
-JOB = {
-    "model": "qwen3-30b-a3b",
-    "cluster": {"device": "h100-80gb-sxm", "num_devices": 16, "framework": "megatron-bridge-26.06"},
-    "training": {"global_batch_size": 8, "sequence_length": 4096, "tokens": 1e9},
-}
+JOB = a_document(
+    "qwen3-30b-a3b",
+    "16xh100-80gb-sxm",
+    batch=8,
+    sequence=4096,
+    tokens=1e9,
+    cluster={"framework": "megatron-bridge-26.06"},
+)
 LAYOUT = {"tp": 2, "pp": 2, "dp": 4, "ep": 4, "etp": 1, "mbs": 1, "sequence_parallel": True, "sharding": "optimizer"}
 
 

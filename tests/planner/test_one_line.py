@@ -17,6 +17,8 @@ from planner.jobs.document import Document, parse, read_document
 from planner.jobs.entries import Job, kinds
 from planner.jobs.one_line import cluster_entries, one_line
 from planner.jobs.problem import load
+from tests.cases import read_table
+from tests.planner.test_job import LLAMA
 
 NUMBERS = {"batch": "1024", "sequence": "8k", "tokens": "15T"}
 OPTIONS = ["--batch", "1024", "--sequence", "8k", "--tokens", "15T"]
@@ -25,15 +27,6 @@ JOB = {
     "model": "llama3-70b",
     "cluster": {"device": "h100-80gb-sxm", "num_devices": 512},
     "training": {"global_batch_size": 1024, "sequence_length": 8192, "tokens": 15e12},
-}
-
-CONFIG = {
-    "model_type": "llama",
-    "hidden_size": 1024,
-    "intermediate_size": 4096,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 8,
-    "vocab_size": 32000,
 }
 
 
@@ -61,7 +54,7 @@ def config(tmp_path):
     """The file of a small model."""
     path = tmp_path / "tiny" / "config.json"
     path.parent.mkdir()
-    path.write_text(json.dumps(CONFIG))
+    path.write_text(json.dumps(LLAMA))
     return path
 
 
@@ -81,58 +74,20 @@ def test_entries_may_be_changed():
     assert problem_of(overrides=["training.sequence_length=4k", "search.pin.tp=8"]).search.pin == {"tp": 8}
 
 
-@pytest.mark.parametrize(
-    ("text", "num_devices", "node", "domain"),
-    [
-        ("512xh100-80gb-sxm", 512, 8, 8),
-        ("64x8xh100-80gb-sxm", 512, 8, 8),
-        ("128x4xh100-80gb-sxm", 512, 4, 4),
-        ("32x16xh100-80gb-sxm", 512, 16, 8),
-        ("1kxh100-80gb-sxm", 1000, 8, 8),
-        ("18x4xgb200", 72, 4, 72),
-        ("1e3xh100-80gb-sxm", 1000, 8, 8),
-        ("8xNVIDIA H100 80GB HBM3", 8, 8, 8),  # as nvidia-smi prints it
-        ("4x8xNVIDIA H100 80GB HBM3", 32, 8, 8),
-        ("9x8xgb200", 72, 8, 72),
-    ],
-)
+@pytest.mark.parametrize(("text", "num_devices", "node", "domain"), read_table("one_line")["clusters"])
 def test_clusters(text, num_devices, node, domain):
-    """Nodes smaller than the device's own are NVLink domains, where its own node is one; racks stay whole."""
+    """
+    Nodes smaller than the device's own are NVLink domains, where its own node is one; racks stay whole.
+
+    A machine that a cloud or a maker sells is not one device: a p5.48xlarge has eight H100.
+    """
     cluster = load(one_line("llama3-8b", text, NUMBERS)).facts.cluster
 
     assert (cluster.num_devices, cluster.device.devices_per_node) == (num_devices, node)
     assert cluster.device.networks[0].num_peers == domain
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("512 GPUs", "'512 GPUs' is no cluster. Write the device, too, such as 512xh100"),
-        ("512xGPUs", "Write the device, too, such as 512xh100"),
-        ("512", "Write the device, too, such as 512xh100"),
-        ("h100x512", "'h100x512' is no cluster. Write 512xh100."),
-        ("h100-80gb-sxmx512", "Write 512xh100-80gb-sxm."),
-        ("512 x h100-80gb-sxm", "Write 512xh100-80gb-sxm."),
-        ("64 x 8 x h100", "Write 64x8xh100."),
-        ("512*h100", "Write 512xh100."),
-        ("512 h100", "Write 512xh100."),
-        ("512h100", "Write 512xh100."),
-        ("64x8h100-80gb-sxm", "Write 64x8xh100-80gb-sxm."),
-        ("512h100-80gb-sxm", "Write 512xh100-80gb-sxm."),
-        ("16mi300x", "Write 16xmi300x."),
-        ("64x8x2xh100", "It has a count too many. Write devices and device"),
-        ("h100", "Write how many, such as 512xh100"),
-        ("h100-80gb-sxm", "Write how many, such as 512xh100"),
-        ("0xh100", "'0xh100' is no cluster: expected a whole number from 1 on, got '0'."),
-        ("1.5xh100", "expected a whole number from 1 on, got '1.5'."),
-        ("1,000xh100", "expected a count such as 15T, got '1,000'. Write 1000."),
-        ("1e3kxh100", "an exponent and a unit at once. Write 1000000."),
-        ("8GBxh100", "'GB' is a unit of bytes."),
-        ("", "Write devices and device, such as 512xh100"),
-        ("x", "is no cluster."),
-        ("-8xh100", "Write devices and device"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), read_table("one_line")["wrong_clusters"])
 def test_wrong_clusters(text, message):
     """Each with the spelling that is right."""
     with pytest.raises(SpecError) as caught:
@@ -142,43 +97,7 @@ def test_wrong_clusters(text, message):
     assert message in str(caught.value)
 
 
-WRONG = [
-    ({"model": "llama3-70x"}, ["model: 'llama3-70x' is neither in the catalog nor a file. Did you mean 'llama3-70b'?"]),
-    ({"cluster": "8xh1000"}, ["cluster.device: 'h1000' is not in the catalog."]),
-    ({"numbers": {"batch": "1024", "sequence": "8k"}}, ["--tokens: training.tokens: is required but missing."]),
-    (
-        {"numbers": NUMBERS | {"batch": "1,000"}},
-        ["--batch: training.global_batch_size: expected a count such as 15T, got '1,000'. Write 1000."],
-    ),
-    (
-        {"numbers": NUMBERS | {"sequence": "8 k"}},
-        ["--sequence: training.sequence_length: expected a sequence length such as 8k, got '8 k'. Write 8k."],
-    ),
-    (
-        {"numbers": NUMBERS | {"batch": "[8]"}},
-        ["--batch: training.global_batch_size: expected a whole number, got [8]."],
-    ),
-    (
-        {"numbers": NUMBERS | {"batch": "[8"}},
-        ["--batch: training.global_batch_size: expected a whole number, got '[8'."],
-    ),
-    ({"numbers": NUMBERS | {"batch": "0k"}}, ["must be at least 1, got '0k'."]),
-    (
-        {"numbers": NUMBERS | {"tokens": "1k"}},
-        ["--tokens: training.tokens: is 1000, less than one step of 1024 x 8192"],
-    ),
-    ({"numbers": NUMBERS | {"tokens": "1k"}}, ["(written 1k). Write the tokens of the whole training"]),
-    (
-        {"model": "llama3-70x", "cluster": "512 GPUs", "numbers": {"batch": "1e3k", "sequence": "5min"}},
-        [
-            "model: 'llama3-70x'",
-            "cluster: '512 GPUs'",
-            "--batch: training.global_batch_size: expected a count such as 15T, got '1e3k'",
-            "--sequence: training.sequence_length: expected a sequence length such as 8k, got '5min'",
-            "--tokens: training.tokens: is required",
-        ],
-    ),
-]
+WRONG = read_table("one_line")["wrong"]
 
 
 @pytest.mark.parametrize(("line", "messages"), WRONG, ids=[str(number) for number in range(len(WRONG))])
@@ -211,7 +130,7 @@ def test_the_cache_comes_first(no_hub):
     """What was downloaded is what is trained."""
     folder = no_hub / "models--meta-llama--Meta-Llama-3-70B" / "snapshots" / "abc"
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(CONFIG))
+    (folder / "config.json").write_text(json.dumps(LLAMA))
     problem = problem_of("meta-llama/Meta-Llama-3-70B")
 
     assert problem.facts.model.num_layers == 4
@@ -464,20 +383,7 @@ search:
         pp: 0}
 """
 
-PLACES = [
-    (1, 8, "model: 'llama3-70x'"),
-    (3, 11, "cluster.device: 'h1000'"),
-    (4, 16, "cluster.num_devices: expected a count such as 15T, got '512 GPUs'"),
-    (5, 14, "cluster.framework: 'megatron-cor-0.16'"),
-    (7, 22, "training.global_batch_size: expected a count such as 15T, got '1,000'"),
-    (8, 20, "training.sequence_length: expected a sequence length such as 8k, got '8 k'"),
-    (9, 11, "training.tokens: expected a count such as 15T, got '1e3k'"),
-    (10, 14, "training.precision: 'bf61'"),
-    (11, 1, "serch: no such entry. Did you mean 'search'?"),
-    (13, 23, "search.time_limit_seconds: expected seconds such as 5min, got '5m'"),
-    (14, 14, "search.pin.tpp: no such decision. Did you mean 'tp'?"),
-    (15, 13, "search.pin.pp: must be from 1 to 1000000000, got 0."),
-]
+PLACES = read_table("one_line")["places"]
 
 
 def test_all_mistakes_of_a_file_with_their_places(tmp_path):
@@ -599,15 +505,6 @@ def test_units_of_options(capsys, tmp_path):
     for option, text in (("--timeout", "5m"), ("--processes", "two")):
         assert cli.main(["batch", str(tmp_path), "-o", str(tmp_path / "out"), option, text]) == 2
         assert f"planner: {option}: expected " in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("cluster", "num_devices"),
-    [("32xp5.48xlarge", 256), ("4xa3-megagpu-8g", 32), ("8xDGX-H100", 64), ("2xGB200-NVL72", 144), ("2x8xh100", 16)],
-)
-def test_machines_have_their_devices(cluster, num_devices):
-    """A machine that a cloud or a maker sells is not one device: a p5.48xlarge has eight H100."""
-    assert cluster_entries(cluster)["num_devices"] == num_devices
 
 
 def test_a_batch_in_tokens_is_noticed(capsys):

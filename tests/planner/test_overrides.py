@@ -1,42 +1,31 @@
 """``key=value`` on the command line and in Python: dotted keys, YAML values."""
 
+import re
+
 import pytest
 
 from costmodel.errors import SpecError
 from costmodel.strategy import Recompute
 from planner.jobs.line import read_decisions
 from planner.jobs.problem import load, split_overrides
+from tests.cases import read_table
 from tests.planner.test_job import A_TIER, JOB, a_job, message_of
 
 
-def test_override_replaces_an_entry():
-    """The common case."""
-    assert load(JOB, ["training.global_batch_size=512"]).facts.workload.global_batch_size == 512
-
-
-def test_override_makes_missing_sections():
-    """``search.pin.tp=8`` needs no ``search:`` in the file."""
+def test_override_makes_missing_sections_and_replaces_whole_ones():
+    """``search.pin.tp=8`` needs no ``search:`` in the file; a value may be any YAML."""
     limits = load(JOB, ["search.pin.tp=8", "search.allow.pp=[4,8]", "search.pin.recompute=full"]).search
 
     assert limits.pin == {"tp": 8, "recompute": Recompute.FULL}
     assert limits.allow == {"pp": (4, 8)}
-
-
-def test_later_overrides_win():
-    """As later options do."""
-    assert load(JOB, ["top=2", "top=3"]).top == 3
-
-
-def test_override_reads_numbers_like_the_file():
-    """Values are YAML: 15e12 is a number, and underscores may separate digits."""
-    facts = load(JOB, ["training.tokens=15e12", "cluster.num_devices=1_024"]).facts
-
-    assert (facts.workload.tokens, facts.cluster.num_devices) == (15e12, 1024)
-
-
-def test_override_replaces_whole_sections():
-    """The value may be any YAML."""
     assert load(JOB, ["search={pin: {tp: 4}}"]).search.pin == {"tp": 4}
+
+
+def test_override_replaces_an_entry():
+    """Later ones win as later options do; 15e12 is a number as in the file, and underscores may separate digits."""
+    problem = load(JOB, ["training.tokens=15e12", "cluster.num_devices=1_024", "top=2", "top=3"])
+
+    assert (problem.facts.workload.tokens, problem.facts.cluster.num_devices, problem.top) == (15e12, 1024, 3)
 
 
 def test_override_addresses_lists_by_number():
@@ -60,33 +49,17 @@ def test_override_leaves_the_mapping_as_it_was():
     assert job == JOB
 
 
-BAD_OVERRIDES = [
-    ("trainin.tokens=3", "trainin: no such entry. Did you mean 'training'?"),
-    ("training.token=3", "training.token: no such entry. Did you mean 'tokens'?"),
-    ("search.pin.recomput=3", "search.pin.recomput: no such decision. Did you mean 'recompute'?"),
-    ("training.tokens", "'training.tokens': expected key=value, such as training.global_batch_size=512."),
-    ("=3", "'=3': expected key=value"),
-    ("", "'': expected key=value"),
-    ("training..tokens=3", "'training..tokens': expected names joined by single dots"),
-    (".=3", "'.': expected names joined by single dots"),
-    ("a." * 50 + "a=3", "expected names joined by single dots"),
-    ("training.tokens=[1,", "training.tokens: is not YAML in line "),
-    ("training.tokens=&a 3", "training.tokens, line 1: uses an anchor or alias"),
-    ("training.tokens=\ud800", "training.tokens: is not text in UTF-8 (character 1)."),
-    ("training.tokens=", "training.tokens: expected a count such as 15T, got null."),
-    ("training.tokens=-1", "training.tokens: must be more than 0, got -1."),
-    ("model.hidden_size=3", "model: is 'llama3-8b' and has no entries of its own."),
-    ("training.tokens.a.b=3", "training.tokens: is 1000000000000.0 and has no entries of its own."),
-    (
-        "cluster.networks.1.bandwidth=3",
-        "cluster.networks: is a list; '1' is no entry of it (allowed: a number from 0 to 0).",
-    ),
-    ("cluster.networks.x=3", "cluster.networks: is a list; 'x' is no entry of it"),
-    ("cluster.networks.²=3", "cluster.networks: is a list; '²' is no entry of it"),
-]
+BAD_OVERRIDES = read_table("overrides")["bad_overrides"]
 
 
-@pytest.mark.parametrize(("override", "message"), BAD_OVERRIDES)
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        *BAD_OVERRIDES,
+        ("a." * 50 + "a=3", "expected names joined by single dots"),
+        ("training.tokens=\ud800", "training.tokens: is not text in UTF-8 (character 1)."),
+    ],
+)
 def test_bad_override(override, message):
     """The messages are those of the file."""
     assert message in message_of(a_job(cluster__networks=[A_TIER]), [override])
@@ -127,10 +100,8 @@ BAD_DECISIONS = [
 @pytest.mark.parametrize(("assignment", "message"), BAD_DECISIONS)
 def test_bad_decision(assignment, message):
     """Decisions are known by name."""
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(SpecError, match=re.escape(message)):
         read_decisions([assignment])
-
-    assert message in str(caught.value)
 
 
 def test_a_decision_is_given_once():

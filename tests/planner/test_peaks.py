@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -24,7 +25,14 @@ from planner.uncertainty.peaks import (
 )
 from planner.verbs.plan import plan
 from tests.builders_estimate import estimate_by_recipes as estimate
+from tests.builders_job import a_document
 from tests.planner.test_job import a_job
+
+
+@cache
+def planned():
+    """Three plans of a job that asks for no headroom."""
+    return plan(load(a_job(top=3)))
 
 
 def test_a_share_and_its_ratio_are_inverse():
@@ -50,7 +58,7 @@ def test_a_job_gets_the_default_unless_it_says_otherwise():
 
 def test_plans_of_jobs_without_headroom_start():
     """Every plan that is reported."""
-    report = plan(load(a_job(top=3)))
+    report = planned()
 
     assert len(report.plans) == 3
     assert all(one.chance_to_fit.share >= STARTS for one in report.plans)
@@ -115,12 +123,15 @@ def test_experts_recomputed_by_operators(tmp_path, loss_chunks):
     torchtitan's table of DeepSeek-V3-16B, 4 sequences of 4,096 tokens; with the loss on all logits and in 8 chunks.
     """
     (tmp_path / "config.json").write_text(json.dumps(SIXTEEN_BILLION))
-    job = {
-        "model": str(tmp_path / "config.json"),
-        "cluster": {"device": "h100", "num_devices": 8, "framework": "torchtitan-0.3"},
-        "training": {"global_batch_size": 32, "sequence_length": 4096, "tokens": 1e9},
-        "settings": {"kernels": "eager", "loss": "compiled", "loss_chunks": loss_chunks},
-    }
+    job = a_document(
+        str(tmp_path / "config.json"),
+        "8xh100",
+        batch=32,
+        sequence=4096,
+        tokens=1e9,
+        cluster={"framework": "torchtitan-0.3"},
+        settings={"kernels": "eager", "loss": "compiled", "loss_chunks": loss_chunks},
+    )
     strategy = {"ep": 8, "dp": 8, "mbs": 4, "sharding": "weights", "recompute": "every_other_matmul"}
 
     found = estimate(load(job), strategy).plan
@@ -132,13 +143,16 @@ def test_experts_recomputed_by_operators(tmp_path, loss_chunks):
 @pytest.mark.parametrize(("model", "seconds"), [("qwen3-8b", 364), ("qwen3-30b-a3b", 483), ("qwen3-32b", 1295)])
 def test_a_million_tokens_on_eight_devices(model, seconds):
     """Inputs of recomputed layers in host memory, a loss in chunks: huggingface/trl#6845; 56.2 GB for Qwen3-8B."""
-    job = {
-        "model": model,
-        "cluster": {"device": "h100", "num_devices": 8, "framework": "accelerate-1.15"},
-        "training": {"global_batch_size": 1, "sequence_length": 2**20, "tokens": 1e9},
-        "settings": {"loss_chunks": 512},
-        "search": {"framework_rules": False},
-    }
+    job = a_document(
+        model,
+        "8xh100",
+        batch=1,
+        sequence=2**20,
+        tokens=1e9,
+        cluster={"framework": "accelerate-1.15"},
+        settings={"loss_chunks": 512},
+        search={"framework_rules": False},
+    )
     strategy = {"cp": 8, "mbs": 1, "sharding": "weights", "recompute": "full", "activation_offload": True}
 
     found = estimate(load(job), strategy).plan

@@ -66,24 +66,19 @@ def lines(*parts):
     return "\n".join(parts) + "\n"
 
 
-CUT = len(" elapsed time per iteration (ms): 24")
+PEAK = megabytes(0, 60 * GIB, 65 * GIB)
 LOGS = {
-    "Megatron-LM, main": lines("using world size: 8", *map(megatron, STEPS), megabytes(0, 60 * GIB, 65 * GIB)),
-    "Megatron-LM, without times": lines(*(megatron(n, stamp="") for n in STEPS), megabytes(0, 60 * GIB, 65 * GIB)),
-    "Megatron-LM, a launcher's labels": lines(
-        *(f"0: [default7]:{megatron(n)}" for n in STEPS), megabytes(0, 60 * GIB, 65 * GIB)
-    ),
+    "Megatron-LM, main": lines("using world size: 8", *map(megatron, STEPS), PEAK),
+    "Megatron-LM, without times": lines(*(megatron(n, stamp="") for n in STEPS), PEAK),
+    "Megatron-LM, a launcher's labels": lines(*(f"0: [default7]:{megatron(n)}" for n in STEPS), PEAK),
     "Megatron-LM, memory of several ranks": lines(
         *map(megatron, STEPS), megabytes(0, 50 * GIB, 55 * GIB), megabytes(4, 60 * GIB, 65 * GIB)
     ),
     "Megatron-LM, begun again": lines(
-        *map(megatron, range(1, 9)),
-        "Signal 15 (SIGTERM) received",
-        *map(megatron, STEPS),
-        megabytes(0, 60 * GIB, 65 * GIB),
+        *map(megatron, range(1, 9)), "Signal 15 (SIGTERM) received", *map(megatron, STEPS), PEAK
     ),
-    "Windows' ends of lines": lines(*map(megatron, STEPS), megabytes(0, 60 * GIB, 65 * GIB)).replace("\n", "\r\n"),
-    "bytes that are no text": lines(*map(megatron, STEPS), "\udcff\udc80", megabytes(0, 60 * GIB, 65 * GIB)),
+    "Windows' ends of lines": lines(*map(megatron, STEPS), PEAK).replace("\n", "\r\n"),
+    "bytes that are no text": lines(*map(megatron, STEPS), "\udcff\udc80", PEAK),
 }
 
 
@@ -148,7 +143,7 @@ def test_logs_of_ranks_and_of_a_restart_in_files_of_their_own_are_one_run(tmp_pa
     second = lines("training ...", *(megatron(n).replace("2400.0", "9999.0") for n in range(9, 14)), megatron(14))
     (tmp_path / "a.log").write_text(first)
     (tmp_path / "b.log").write_text(second)
-    (tmp_path / "rank0.log").write_text(megabytes(0, 60 * GIB, 65 * GIB))
+    (tmp_path / "rank0.log").write_text(PEAK)
     found = read_logs(sorted(tmp_path.iterdir()))
 
     # Steps 6 to 9 take 2.4, 2.6, 2.4, 2.6 s; of the restart at 8 step 14 alone is behind five others, 2.4 s.
@@ -175,7 +170,7 @@ def test_a_rate_of_few_tokens_is_doubted(tmp_path):
 
 def test_a_line_that_was_cut_says_nothing(tmp_path):
     """Cut anywhere, its number is never read as a smaller one."""
-    whole, last = lines(*map(megatron, range(1, 12))), megatron(12) + megabytes(0, 60 * GIB, 65 * GIB)
+    whole, last = lines(*map(megatron, range(1, 12))), megatron(12) + PEAK
     path = tmp_path / "run.log"
     for end in range(0, len(last), 7):
         path.write_text(whole + last[:end])
@@ -223,10 +218,7 @@ def test_first_steps_alone_are_doubted(tmp_path):
         ("completed step: 5, seconds: 3.201, TFLOP/s/device: 190.1, loss: 9.1", "MaxText"),
         ("[batch=10/100]: Train throughput/device/tokens_per_sec: 4000", "Composer"),
         ("2026-01-01 | INFO | step 10 | epoch 0 | loss 2.1 | mem 40.10 GiB | tps 12345", "NeMo AutoModel"),
-        (
-            megatron(7).replace("skipped iterations:   0", "skipped iterations:   1"),
-            "all with skipped",
-        ),
+        (megatron(7).replace("skipped iterations:   0", "skipped iterations:   1"), "all with skipped"),
         (':::MLLOG {"key": "tracked_stats"}', "MLPerf"),
     ],
 )
@@ -308,7 +300,7 @@ def test_calibrate_says_which_plan_won(array, tmp_path, capsys):
     for number, factor in ((1, 2.6), (2, 2.4), (3, 3.0)):
         text = lines(*map(megatron, STEPS)).replace(": 2400.0 |", f": {factor * 5540:.1f} |")
         text = text.replace(": 2600.0 |", f": {factor * 5540:.1f} |")
-        (array / f"plan-{number}.log").write_text(text + megabytes(0, 60 * GIB, 65 * GIB))
+        (array / f"plan-{number}.log").write_text(text + PEAK)
     output = tmp_path / "mine.yaml"
 
     assert main(["calibrate", str(array / "runs.csv"), "--logs", str(array), "-o", str(output)]) == 0

@@ -95,7 +95,8 @@ class TestLearnedCollectives:
 
     @pytest.mark.slow
     def test_a_fabric_whose_times_are_twice_as_long_gets_times_twice_as_long(self):
-        once, twice = (learn_collectives(measured(slower=slower), Fabric()) for slower in (1.0, 2.0))
+        sizes = 2.0 ** np.arange(10, 31, 4)
+        once, twice = (learn_collectives(measured(slower=slower, sizes=sizes), Fabric()) for slower in (1.0, 2.0))
         calls = measured().calls
 
         np.testing.assert_allclose(twice.seconds_of(calls), 2 * once.seconds_of(calls), rtol=0.05)

@@ -49,7 +49,7 @@ class TestLearned:
 
     @pytest.mark.slow
     def test_families_that_were_left_out_are_predicted_far_better_than_by_rates(self):
-        shapes, seconds, families = measured(DEVICE, 800, seed=1)
+        shapes, seconds, families = measured(DEVICE, 500, seed=1)
         out = deal_families(families, 5) == 0
         times = learn_operator(
             shapes[~out], seconds[~out], [one for one, left in zip(families, out, strict=True) if not left]
@@ -64,7 +64,7 @@ class TestLearned:
 
     @pytest.mark.slow
     def test_few_samples_move_another_devices_times(self):
-        base = learn_operator(*measured(DEVICE, 800, seed=1))
+        base = learn_operator(*measured(DEVICE, 400, seed=1))
         few = measured(OTHER, 60, seed=1, slower=0.4)
         shapes, seconds, _ = measured(OTHER, 500, seed=1, slower=0.4)
         moved = np.median(np.abs(learn_operator(*few, base=base).seconds(shapes) / seconds - 1))
@@ -75,7 +75,7 @@ class TestLearned:
 
     @pytest.mark.slow
     def test_intervals_widen_where_families_differ_more_than_their_samples(self):
-        shapes, seconds, families = measured(DEVICE, 300, seed=2, noise=0.001)
+        shapes, seconds, families = measured(DEVICE, 120, seed=2, noise=0.001)
         shifts = np.random.default_rng(0).normal(size=12)[np.asarray(families)]
         alike = learn_operator(shapes, seconds, families)
         unlike = learn_operator(shapes, seconds * np.exp(0.2 * shifts), families)
@@ -93,7 +93,7 @@ class TestLearned:
 
     @pytest.mark.slow
     def test_a_base_that_misleads_is_left_aside(self):
-        shapes, seconds, families = measured(DEVICE, 400, seed=1)
+        shapes, seconds, families = measured(DEVICE, 150, seed=1)
         wild = seconds * np.exp(0.5 * np.sin(5 * shapes.features[:, 0] + 7 * shapes.features[:, 2]))
         base = learn_operator(shapes, wild, families)
         few = measured(OTHER, 60, seed=5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -11,12 +12,9 @@ from costmodel.strategy import Recompute
 from planner import estimate, load, plan, render
 from planner.jobs.strategy_file import read_given
 from planner.verbs.plan import read_plan
+from tests.builders_job import a_document
 
-JOB = {
-    "model": "llama3-8b",
-    "cluster": {"device": "h100-80gb-sxm", "num_devices": 8},
-    "training": {"global_batch_size": 64, "sequence_length": 8192, "tokens": 1e11},
-}
+JOB = a_document("llama3-8b", "8xh100-80gb-sxm", batch=64, sequence=8192, tokens=1e11)
 
 
 @pytest.fixture(scope="module")
@@ -90,10 +88,8 @@ def test_an_estimate_comes_back(tmp_path):
 )
 def test_what_is_no_plan_is_refused(written, entries, number, message):
     """With the file's name and what was seen."""
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(SpecError, match=re.escape(message)):
         read_plan(changed(written, **entries), number)
-
-    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"a": 1}', "model: llama3-8b", "[" * 100_000])
@@ -132,27 +128,8 @@ def test_the_job_may_give_the_strategy():
 )
 def test_wrong_entries_are_refused(entries, message):
     """With the dotted path."""
-    with pytest.raises(SpecError) as caught:
+    with pytest.raises(SpecError, match=re.escape(message)):
         read_given(entries)
-
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("layout", "message"),
-    [
-        ({"layers": [16, 16]}, "strategy.layout.layers: has 2 virtual stages, pp * vpp = 4."),
-        ({"layers": [8, 8, 8, 9]}, "strategy.layout.layers: holds 33 layers, llama3-8b has 32."),
-        ({"layers": [8] * 4, "full_layers": [1]}, "strategy.layout.full_layers: has 1 values"),
-        ({"layers": [8] * 4, "full_layers": [0, 9, 0, 0]}, "strategy.layout.full_layers.1: is 9, more than the 8"),
-    ],
-)
-def test_a_layout_is_one_of_the_pipeline(layout, message):
-    """Its stages are the strategy's, its layers the model's."""
-    with pytest.raises(SpecError) as caught:
-        estimate(load({**JOB, "strategy": {"pp": 4, "layout": layout}}), {})
-
-    assert message in str(caught.value)
 
 
 def test_layouts_need_the_usual_schedule():

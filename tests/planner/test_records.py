@@ -12,6 +12,7 @@ from planner.results import Plan
 from planner.uncertainty.intervals import Interval
 from planner.uncertainty.records import best_run, reach_record, record_month, records
 from planner.verbs.compare import side_of
+from tests.builders_job import a_document
 
 
 def facts(model="llama3-70b", device="h100", *, devices=64, sequence=8192, precision="bf16", framework=None):
@@ -33,12 +34,7 @@ def test_the_best_run_of_model_device_bits_and_sequence():
     assert best.above_fraction == pytest.approx(0.03)
     assert best.same_sequence
     assert not best.is_doubtful
-
-
-def test_a_step_at_the_records_rate():
-    """1,024 sequences of 8,192 tokens on 64 devices at 1,121.2 tokens/s each take 116.9 s."""
-    best = best_run(facts(), tokens_per_second_per_device=DGXC_70B)
-
+    # 1,024 sequences of 8,192 tokens on 64 devices at 1,121.2 tokens/s each take 116.9 s
     assert best.record_step_seconds == pytest.approx(1024 * 8192 / 64 / DGXC_70B)
 
 
@@ -181,11 +177,9 @@ def test_the_slow_end_reaches_the_record():
     assert reach_record(INTERVAL, sure) == reach_record(INTERVAL, None) == INTERVAL
 
 
-DEEPSEEK = {
-    "model": "deepseek-v3",
-    "cluster": {"device": "h100", "num_devices": 256, "framework": "megatron-bridge-26.06"},
-    "training": {"global_batch_size": 2048, "sequence_length": 4096, "tokens": 1e12},
-}
+DEEPSEEK = a_document(
+    "deepseek-v3", "256xh100", batch=2048, sequence=4096, cluster={"framework": "megatron-bridge-26.06"}
+)
 
 
 def test_a_doubt_is_said_first(monkeypatch):

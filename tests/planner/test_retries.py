@@ -20,10 +20,11 @@ from planner.uncertainty.peaks import (
     law_of,
     usual_headroom_bytes,
 )
-from planner.verbs.plan import estimate, plan
+from planner.verbs.plan import estimate
 from tests.builders import a_model, a_moe_model
 from tests.builders_cluster import a_strategy
 from tests.planner.test_job import a_job
+from tests.planner.test_peaks import planned
 
 SHARDED = {"sharding": Sharding.WEIGHTS}
 RECOMPUTED = {**SHARDED, "recompute": Recompute.FULL}
@@ -129,7 +130,7 @@ def test_devices_with_little_memory_keep_the_least_headroom():
 
 def test_plans_of_jobs_without_headroom_are_fast():
     """Every plan with whole weights that is reported; what is in JSON is what the text says."""
-    report = plan(load(a_job(top=3)))
+    report = planned()
 
     told = json.loads(render(report, "json"))["plans"]
 

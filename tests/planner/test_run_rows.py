@@ -10,49 +10,9 @@ from costmodel.errors import SpecError
 from planner.jobs.run_jobs import CONVERTER, FORMER, REQUIRED, RejectedRow, Run, plain, read, references
 from planner.measure.runs.predictions import Prediction
 from tests.builders_runs import GOOD, a_file, a_run, results_of, rows_of
+from tests.cases import read_table
 
-REFUSED = {
-    "time: zero": ({"step_seconds": "0"}, "step_seconds: must be a number above 0"),
-    "time: negative": ({"step_seconds": "-2.1"}, "step_seconds: must be a number above 0"),
-    "time: not a number": ({"step_seconds": "nan"}, "step_seconds: must be a number above 0"),
-    "time: text": ({"step_seconds": "2.1 s"}, "step_seconds: expected seconds such as 5min, got '2.1 s'. Write 2.1s."),
-    "time: in milliseconds": ({"step_seconds": "2100"}, "Is it in seconds?"),
-    "time: in kiloseconds": ({"step_seconds": "0.0021"}, "Is it in seconds?"),
-    "memory: in MiB": ({"peak_memory_gib": "61440"}, "Is it in GiB?"),
-    "memory: in TiB": ({"peak_memory_gib": "0.0586"}, "Is it in GiB?"),
-    "memory: of an unknown kind": ({"memory_kind": "alocated"}, "Did you mean 'allocated'?"),
-    "throughput: contradicts the time": (
-        {"tokens_per_second_per_device": "7801000"},
-        "tokens_per_second_per_device: 7.801e+06 does not agree",
-    ),
-    "device: unknown": ({"cluster.device": "h1000-80gb-sxm"}, "Did you mean 'h100-80gb-sxm'"),
-    "device: a file that is not there": ({"cluster.device": "devices/none.yaml"}, "devices/none.yaml"),
-    "framework: unknown": ({"cluster.framework": "megatron-cor-0.16"}, "Did you mean 'megatron-core-0.16'"),
-    "model: unknown": ({"model": "llama3-8bb"}, "Did you mean 'llama3-8b'"),
-    "model: an entry that it has not": ({"model.num_layer": "7"}, "num_layers"),
-    "precision: unknown": ({"training.precision": "bf61"}, "bf16"),
-    "precision: not on this device": ({"training.precision": "nvfp4"}, "nvfp4"),
-    "kind: unknown": ({"kind": "pretraining"}, "Did you mean 'pretrain'?"),
-    "sharding: unknown": ({"strategy.sharding": "zero4"}, "strategy.sharding"),
-    "decision: unknown": ({"strategy.tpp": "2"}, "strategy.tpp: no such decision."),
-    "setting: unknown": ({"settings.optimiser": "adam"}, "optimizer"),
-    "graphs: of an unknown module": ({"strategy.cuda_graphs": "attn+heads"}, "heads"),
-    "layout: not YAML": ({"strategy.layout": "{layers: [1, 2"}, "strategy.layout: cannot be read as YAML"),
-    "layout: does not divide the devices": ({"strategy.tp": "3"}, "64 is not a multiple of tp x cp x pp = 3."),
-    "layout: another dp": ({"strategy.dp": "64"}, "strategy.dp: is 64, but num_devices / (tp x cp x pp) gives 32."),
-    "layout: batch does not divide": ({"strategy.mbs": "3"}, "divides evenly"),
-    "layout: more stages than layers": ({"strategy.pp": "8", "strategy.vpp": "8"}, "virtual"),
-    "layout: experts of a dense model": ({"strategy.ep": "8"}, "experts"),
-    "count: in parts": ({"strategy.tp": "1.5"}, "strategy.tp: expected a whole number from 1"),
-    "count: absurd": ({"cluster.num_devices": "1e300"}, "cluster.num_devices: expected a whole number from 1"),
-    "count: none": ({"training.global_batch_size": "0"}, "training.global_batch_size: expected a whole number"),
-    "measured: nothing": ({"step_seconds": "", "peak_memory_gib": ""}, "nothing was measured"),
-    "measured: a step of what did not fit": ({"kind": "oom"}, "must be empty for a run that did not fit, got 2.1."),
-    "usable: neither 0 nor 1": ({"usable": "yes"}, "expected 0 or 1, got 'yes'."),
-    "usable: nothing": ({"usable": ""}, "expected 0 or 1, got nothing."),
-    "refused when it was converted": ({"refused": "dtype: 'int7' is no known recipe."}, "dtype: 'int7' is no known"),
-    "id: empty": ({"id": " "}, "id: is empty."),
-}
+REFUSED = read_table("run_rows")["refused"]
 
 
 @pytest.mark.parametrize(("cells", "sentence"), REFUSED.values(), ids=REFUSED)
@@ -62,63 +22,12 @@ def test_a_wrong_row_is_refused_with_its_reason_and_the_rest_goes_on(tmp_path, c
 
     first, bad, last = results_of(tmp_path, *rows)
 
-    assert isinstance(first, Prediction)
-    assert isinstance(last, Prediction)
-    assert isinstance(bad, RejectedRow)
+    assert [type(one) for one in (first, bad, last)] == [Prediction, RejectedRow, Prediction]
     assert (bad.is_refused, bad.is_usable) == (True, True)
     assert sentence in bad.reason
 
 
-FP8 = {"training.precision": "fp8"}
-GATHERED = {"settings.fp8_param_gather": "true"}
-SHARED = {"settings.optimizer_group": "8"}
-OFFLOADED = {"settings.offloaded_layers": "4"}
-GRAPHED = {"strategy.cuda_graphs": "attn"}
-IN_SEQUENCE = {"strategy.sequence_parallel": "true"}
-PROCESSORS = {"settings.communication_sms": "24"}
-
-CONTRADICTIONS = {
-    "8-bit weights of 16 bits": (
-        {**GATHERED, "training.precision": "bf16"},
-        "settings.fp8_param_gather: true contradicts training.precision = 'bf16': there are no 8-bit weights",
-        {**GATHERED, **FP8},
-    ),
-    "a group that shares nothing": (
-        {**SHARED, "strategy.sharding": "none"},
-        "settings.optimizer_group: 8 contradicts strategy.sharding = 'none'",
-        {**SHARED, "strategy.sharding": "optimizer"},
-    ),
-    "layers offloaded where none are": (
-        {**OFFLOADED, "strategy.activation_offload": "false"},
-        "settings.offloaded_layers: 4 contradicts strategy.activation_offload = false",
-        {**OFFLOADED, "strategy.activation_offload": "true"},
-    ),
-    "states offloaded where none are": (
-        {"settings.offloaded_states": "0.5", "strategy.optimizer_offload": "false"},
-        "settings.offloaded_states: 0.5 contradicts strategy.optimizer_offload = false",
-        {"settings.offloaded_states": "0.5", "strategy.optimizer_offload": "true"},
-    ),
-    "graphs of what is recomputed whole": (
-        {**GRAPHED, "strategy.recompute": "full"},
-        "strategy.cuda_graphs: 'attn' contradicts strategy.recompute = 'full'",
-        {**GRAPHED, "strategy.recompute": "none"},
-    ),
-    "a sequence over one rank": (
-        {**IN_SEQUENCE, "strategy.tp": "1"},
-        "strategy.sequence_parallel: true contradicts strategy.tp = 1",
-        {**IN_SEQUENCE, "strategy.tp": "2"},
-    ),
-    "processors of an all-to-all": (
-        {**PROCESSORS, "strategy.token_dispatcher": "alltoall"},
-        "settings.communication_sms: 24 contradicts strategy.token_dispatcher = 'alltoall'",
-        PROCESSORS,
-    ),
-    "more processors than there are": (
-        {"settings.communication_sms": "133"},
-        "settings.communication_sms: 133 contradicts cluster.device = 'h100-80gb-sxm': it has 132 processors.",
-        {"settings.communication_sms": "132"},
-    ),
-}
+CONTRADICTIONS = read_table("run_rows")["contradictions"]
 
 
 @pytest.mark.parametrize(("cells", "sentence", "in_order"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
@@ -126,18 +35,14 @@ def test_rows_that_contradict_themselves_are_refused_alone(tmp_path, cells, sent
     """Both columns are named; the same setting beside another value, and rows around it, are read."""
     first, bad, last = rows_of(tmp_path, {"id": "first"}, {"id": "bad", **cells}, {"id": "last", **in_order})
 
-    assert isinstance(first, Run)
-    assert isinstance(last, Run)
-    assert isinstance(bad, RejectedRow)
+    assert [type(one) for one in (first, bad, last)] == [Run, RejectedRow, Run]
     assert bad.is_refused
     assert bad.reason.startswith(sentence)
 
 
 def test_a_cell_that_a_row_leaves_open_contradicts_nothing(tmp_path):
     """Its framework's default is what ran."""
-    cells = {**GATHERED, **SHARED, **OFFLOADED, **GRAPHED, **IN_SEQUENCE, **PROCESSORS, "training.precision": ""}
-
-    assert isinstance(rows_of(tmp_path, cells)[0], Run)
+    assert isinstance(rows_of(tmp_path, read_table("run_rows")["stated_alone"])[0], Run)
 
 
 SKIPPED = {
@@ -224,44 +129,21 @@ def test_rows_without_the_cells_of_a_layout_are_skipped(tmp_path):
 # --- cells -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("cell", "value"),
-    [
-        ("8", 8),
-        ("8.0", 8),
-        ("8e0", 8),
-        ("1e+11", 100_000_000_000),
-        (".5", 0.5),
-        ("1e300", 1e300),
-        ("true", True),
-        ("True", True),
-        ("FALSE", False),
-        ("1f1b", "1f1b"),
-        ("bf16", "bf16"),
-        ("nan", "nan"),
-        ("none", "none"),
-        ("{layers: [3, 4], recompute: [full, none]}", {"layers": [3, 4], "recompute": ["full", "none"]}),
-    ],
-)
+@pytest.mark.parametrize(("cell", "value"), read_table("run_rows")["cells"])
 def test_cells_are_what_a_job_file_would_hold(cell, value):
     """Numbers that pandas wrote as 8.0 are whole; a schedule that begins with a digit is none."""
     assert plain(cell, "column") == value
     assert type(plain(cell, "column")) is type(value)
 
 
-@pytest.mark.parametrize("cell", ["1", "1.0", "True", "true", "TRUE", " 1 "])
-def test_yes_as_programs_write_it(tmp_path, cell):
-    """Pandas and spreadsheets spell ``usable`` in their own ways."""
-    assert a_run(tmp_path, usable=cell).id == "good"
-
-
-@pytest.mark.parametrize("cell", ["0", "0.0", "False", "false"])
-def test_no_as_programs_write_it(tmp_path, cell):
-    """Such a row is skipped, not refused."""
-    (skipped,) = rows_of(tmp_path, {"usable": cell})
-
-    assert isinstance(skipped, RejectedRow)
-    assert (skipped.is_refused, skipped.is_usable) == (False, False)
+def test_yes_and_no_as_programs_write_them(tmp_path):
+    """Pandas and spreadsheets spell ``usable`` in their own ways; a row that is not is skipped, not refused."""
+    for cell in ("1", "1.0", "True", "true", "TRUE", " 1 "):
+        assert a_run(tmp_path, usable=cell).id == "good"
+    for cell in ("0", "0.0", "False", "false"):
+        (skipped,) = rows_of(tmp_path, {"usable": cell})
+        assert isinstance(skipped, RejectedRow)
+        assert (skipped.is_refused, skipped.is_usable) == (False, False)
 
 
 def test_a_row_says_what_its_cells_say(tmp_path):
@@ -305,8 +187,7 @@ def test_a_byte_that_is_not_utf_8_costs_its_row_alone(tmp_path):
 
     first, notes, name, last = read(path)
 
-    assert isinstance(first, Run)
-    assert isinstance(last, Run)
+    assert [type(one) for one in (first, last)] == [Run, Run]
     assert (notes.id, notes.reason) == ("notes", "notes: is not UTF-8: it has the byte 0xfc.")
     assert (name.id, name.is_refused) == ("n\ufffdme", True)
 
@@ -315,9 +196,7 @@ def test_a_cell_that_is_too_long_costs_its_row_alone(tmp_path):
     """131,073 characters are one more than Python's csv module takes; the row is known by its line."""
     first, long, last = rows_of(tmp_path, {"id": "first"}, {"id": "long", "notes": "x" * 131_073}, {"id": "last"})
 
-    assert isinstance(first, Run)
-    assert isinstance(last, Run)
-    assert isinstance(long, RejectedRow)
+    assert [type(one) for one in (first, long, last)] == [Run, RejectedRow, Run]
     assert (long.id, long.is_refused) == ("line 3", True)
     assert "field limit (131072)" in long.reason
 
@@ -328,8 +207,7 @@ def test_a_long_cell_of_several_lines_is_refused_line_by_line(tmp_path):
 
     first, *others, last = rows_of(tmp_path, {"id": "first"}, long, {"id": "last"})
 
-    assert isinstance(first, Run)
-    assert isinstance(last, Run)
+    assert [type(one) for one in (first, last)] == [Run, Run]
     assert [one.id for one in others][:2] == ["line 4", "line 5"]
     assert max(len(one.id) for one in others) < 10
     assert all(isinstance(one, RejectedRow) and one.is_refused for one in others)
@@ -356,10 +234,8 @@ def test_the_id_of_a_refused_row_is_free(tmp_path):
     """A correction below a wrong row is predicted; blanks around an id do not make it another."""
     wrong, corrected, again = rows_of(tmp_path, {"id": "a", "step_seconds": "-1"}, {"id": "a"}, {"id": " a "})
 
-    assert isinstance(wrong, RejectedRow)
-    assert isinstance(corrected, Run)
+    assert [type(one) for one in (wrong, corrected, again)] == [RejectedRow, Run, RejectedRow]
     assert corrected.id == "a"
-    assert isinstance(again, RejectedRow)
     assert again.reason == "id: 'a' is the id of an earlier row too."
 
 

@@ -16,27 +16,16 @@ from planner.cli.sample import budget_seconds, summary_text
 from planner.measure.sample.ranks import LostRankError
 from planner.measure.sample.run import Counts
 from planner.measure.sample.table import read_samples
+from tests.builders_job import a_document
 
 MODEL = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 256,
-    "max_position_embeddings": 128,
-    "rms_norm_eps": 1e-5,
-    "tie_word_embeddings": False,
-    "hidden_act": "silu",
+    **{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 256, "max_position_embeddings": 128},
+    **{"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2},
+    **{"num_attention_heads": 4, "num_key_value_heads": 2},
+    **{"rms_norm_eps": 1e-5, "tie_word_embeddings": False, "hidden_act": "silu"},
 }
 
-JOB = {
-    "model": "config.json",
-    "cluster": {"device": "h100-80gb-sxm", "num_devices": 2},
-    "training": {"global_batch_size": 8, "sequence_length": 64, "tokens": 1e9},
-}
+JOB = a_document("config.json", "2xh100-80gb-sxm", batch=8, sequence=64, tokens=1e9)
 
 
 @pytest.fixture

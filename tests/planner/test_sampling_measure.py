@@ -27,27 +27,11 @@ from planner.measure.sample.timing import Limits  # noqa: E402
 
 QUICK = Limits(seconds=0.01, enough_repeats=3)
 
-SIZES = {
-    "batch": 3,
-    "m": 24,
-    "n": 16,
-    "k": 8,
-    "sequences": 2,
-    "queries": 32,
-    "keys": 32,
-    "heads": 4,
-    "kv_heads": 2,
-    "qk_head_dim": 16,
-    "v_head_dim": 16,
-    "causal": True,
-    "rows": 32,
-    "width": 64,
-    "experts": 8,
-    "top_k": 2,
-    "nbytes": 4096,
-    "ranks": 2,
-    "nodes": 1,
-}
+MATMUL = {"batch": 3, "m": 24, "n": 16, "k": 8}
+HEADS = {"heads": 4, "kv_heads": 2, "qk_head_dim": 16, "v_head_dim": 16, "causal": True}
+ROWS = {"rows": 32, "width": 64, "experts": 8, "top_k": 2}
+MESSAGE = {"nbytes": 4096, "ranks": 2, "nodes": 1}
+SIZES = {**MATMUL, **HEADS, **ROWS, **MESSAGE, "sequences": 2, "queries": 32, "keys": 32}
 
 
 class RecordingBench(Bench):

@@ -19,6 +19,7 @@ from planner.measure.sample.shapes import (
 )
 from tests.builders import a_latent_model, a_model, a_moe_model
 from tests.builders_cluster import a_device, achieved
+from tests.builders_job import a_document
 from tests.builders_problem import a_problem
 
 GB = 10**9
@@ -128,11 +129,7 @@ def test_latent_attention_has_unequal_widths():
 
 def test_what_nothing_measures_is_named():
     """A recurrence and the convolution before it are in no table; the linears around them are."""
-    job = {
-        "model": "nemotron-h-8b",
-        "cluster": {"device": "h100-80gb-sxm", "num_devices": 8},
-        "training": {"global_batch_size": 128, "sequence_length": 8192, "tokens": 100e9},
-    }
+    job = a_document("nemotron-h-8b", "8xh100-80gb-sxm", batch=128, sequence=8192, tokens=100e9)
 
     shapes = job_shapes(load(job))
 
@@ -217,6 +214,9 @@ def test_points_fit_the_memory():
     assert set(ranks) == {0, 1, 2}
 
 
+HEADS = {"sequences": 2, "queries": 8, "keys": 8, "heads": 4, "kv_heads": 1, "qk_head_dim": 16, "v_head_dim": 8}
+
+
 def a_point(operator: str, pass_: str = "forward", **given: int) -> Point:
     """In 16 bits."""
     return Point(operator=operator, pass_=pass_, dtype="bf16", sizes=Sizes(**given))
@@ -230,21 +230,7 @@ def a_point(operator: str, pass_: str = "forward", **given: int) -> Point:
         (a_point("grouped_matmul", batch=2, m=8, n=3, k=5), 2 * 8 * 3 * 5, 2 * (8 * 5 + 2 * 15 + 8 * 3)),
         # 2 sequences * 4 heads * 8 * 8 scores, each 2 * (16 + 8) FLOPs, of which a causal mask leaves half;
         # queries and output of 4 heads, keys and values of 1.
-        (
-            a_point(
-                "attention",
-                sequences=2,
-                queries=8,
-                keys=8,
-                heads=4,
-                kv_heads=1,
-                qk_head_dim=16,
-                v_head_dim=8,
-                causal=True,
-            ),
-            2 * 4 * 64 * 48 // 2,
-            2 * 2 * 8 * (4 + 1) * 24,
-        ),
+        (a_point("attention", **HEADS, causal=True), 2 * 4 * 64 * 48 // 2, 2 * 2 * 8 * (4 + 1) * 24),
         (a_point("swiglu", rows=4, width=8), 0, 2 * 3 * 32),
         (a_point("copy", nbytes=1000), 0, 2000),
     ],

@@ -11,6 +11,7 @@ import pytest
 from costmodel.errors import SpecError
 from planner.measure.sample.samples import Machine, Point, Sizes, Timing
 from planner.measure.sample.table import COLUMNS, MACHINE_COUNTS, SamplesFile, read_samples
+from tests.cases import read_table
 
 MACHINE = Machine(
     device="Test GPU",
@@ -112,30 +113,7 @@ def test_columns_say_their_units(tmp_path):
     assert (cells["m"], cells["seconds"], cells["heads"], cells["causal"]) == ("512", "0.001", "", "")
 
 
-@pytest.mark.parametrize(
-    ("column", "value", "said"),
-    [
-        ("seconds", "-0.001", "row 3, seconds: is '-0.001'; expected a finite number above 0."),
-        ("seconds", "0", "row 3, seconds: is '0'; expected a finite number above 0."),
-        ("seconds", "inf", "row 3, seconds: is 'inf'; expected a finite number above 0."),
-        ("seconds", "nan", "row 3, seconds: is 'nan'; expected a finite number above 0."),
-        ("seconds", "fast", "row 3, seconds: is 'fast'; expected a finite number above 0."),
-        ("operator", "matmull", "row 3, operator: is 'matmull', which is not an operator. Did you mean 'matmul'?"),
-        ("pass", "backward", "matmul allows forward, dgrad or wgrad."),
-        ("dtype", "bf61", "Did you mean 'bf16'?"),
-        ("m", "", "row 3, m: is empty; matmul has m, n, k."),
-        ("m", "1.5", "row 3, m: is '1.5'; expected a whole number of at least 1."),
-        ("heads", "8", "row 3, heads: is '8'; expected an empty cell, as matmul has m, n, k."),
-        ("repeats", "0", "row 3, repeats: is '0'; expected a whole number of at least 1."),
-        (
-            "device",
-            "Other GPU",
-            "row 3, device: this row has 'Other GPU', row 2 'Test GPU'; one table is of one machine.",
-        ),
-        ("software", "torch 2.6.0", "row 3, software: this row has 'torch 2.6.0'"),
-        ("clock_mhz", "1500", "row 3, clock_mhz: this row has 1500 MHz, row 2 1980 MHz; at most 10 % apart"),
-    ],
-)
+@pytest.mark.parametrize(("column", "value", "said"), read_table("sampling_table")["wrong_cells_are_refused"])
 def test_wrong_cells_are_refused(tmp_path, column, value, said):
     """Row, column, what was seen, what is allowed."""
     table = changed(a_table(tmp_path / "samples.csv", ATTENTION, a_matmul()), column, value, row=3)
@@ -143,10 +121,7 @@ def test_wrong_cells_are_refused(tmp_path, column, value, said):
     assert said in message(table)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "rate"),
-    [("2e-9", "more than the 1e+17"), ("3000", "less than the 1e+06")],
-)
+@pytest.mark.parametrize(("seconds", "rate"), [("2e-9", "more than the 1e+17"), ("3000", "less than the 1e+06")])
 def test_times_in_another_unit_are_refused(tmp_path, seconds, rate):
     """2.1 GFLOP in 2 ns are 1.07e18 FLOP/s, in 3,000 s 0.7 MFLOP/s."""
     table = changed(a_table(tmp_path / "samples.csv", a_matmul()), "seconds", seconds)

@@ -87,7 +87,7 @@ def test_no_other_interval_is_better(
 
 
 def test_without_failures_one_checkpoint_at_the_end():
-    """100 steps of 2 s and one checkpoint of 5 s."""
+    """100 steps of 2 s and one checkpoint of 5 s; free checkpoints are saved at every step."""
     never = Reliability(failures_per_node_day=0, mttr_seconds=60, checkpoint_seconds=5)
 
     schedule = schedule_checkpoints(a_cluster(), a_training(100), never, step_seconds=2)
@@ -95,15 +95,8 @@ def test_without_failures_one_checkpoint_at_the_end():
     assert (schedule.interval_steps, schedule.continuous_interval_steps) == (100, math.inf)
     assert schedule.total_seconds == 205
     assert schedule.failures == 0
-
-
-def test_free_checkpoints_are_saved_at_every_step():
-    """What costs nothing is done as often as possible."""
     free = Reliability(failures_per_node_day=0.1, mttr_seconds=60, checkpoint_seconds=0)
-
-    schedule = schedule_checkpoints(a_cluster(), a_training(100), free, step_seconds=2)
-
-    assert schedule.interval_steps == 1
+    assert schedule_checkpoints(a_cluster(), a_training(100), free, step_seconds=2).interval_steps == 1
 
 
 def test_failures_that_outrun_progress_are_said_with_their_numbers():
@@ -140,16 +133,16 @@ def test_storage_is_not_written_for_more_than_its_share():
     assert schedule.num_checkpoints == 11
 
 
+FAILING = Reliability(failures_per_node_day=10, mttr_seconds=30, checkpoint_seconds=0, max_write_fraction=0.05)
+
+
 def test_storage_that_no_schedule_keeps_up_with_is_refused_with_the_least_that_does():
     """On 64 nodes that fail 10 times a day each; with the bandwidth that the message names there is a schedule."""
     cluster, training = a_cluster(512), a_training(100_000)
     saved = Checkpoint(nbytes=1e12, is_asynchronous=True, storage_bandwidth=1e9)
-    given = Reliability(
-        failures_per_node_day=10, mttr_seconds=30, checkpoint_seconds=0, max_write_fraction=0.05, checkpoint=saved
-    )
 
     def scheduled(bandwidth: float) -> CheckpointSchedule:
-        faster = replace(given, checkpoint=replace(saved, storage_bandwidth=bandwidth))
+        faster = replace(FAILING, checkpoint=replace(saved, storage_bandwidth=bandwidth))
         return schedule_checkpoints(cluster, training, scale_reliability(cluster, faster), step_seconds=2)
 
     with pytest.raises(SpecError, match=r"storage_bandwidth.*no schedule keeps up.*takes storage 1000 s") as refused:
@@ -164,10 +157,7 @@ def test_storage_that_no_schedule_keeps_up_with_is_refused_with_the_least_that_d
 def test_seconds_that_no_schedule_keeps_up_with_are_named():
     """100 s lost to each checkpoint, of which a job says no more."""
     cluster = a_cluster(512)
-    saved = Checkpoint(nbytes=1e12, lost_seconds=100)
-    given = Reliability(
-        failures_per_node_day=10, mttr_seconds=30, checkpoint_seconds=0, max_write_fraction=0.05, checkpoint=saved
-    )
+    given = replace(FAILING, checkpoint=Checkpoint(nbytes=1e12, lost_seconds=100))
 
     with pytest.raises(SpecError, match=r"reliability\.checkpoint_seconds: no schedule keeps up"):
         schedule_checkpoints(cluster, a_training(100_000), scale_reliability(cluster, given), step_seconds=2)

@@ -13,86 +13,11 @@ import pytest
 from costmodel.errors import SpecError
 from planner.frameworks.shell.script import follow
 from planner.frameworks.shell.words import strip_unknown, unknown_names, value_of, write_unknowns
+from tests.cases import read_table
 
 BASH = shutil.which("bash")
 
-SCRIPTS = {
-    "variables": "A=1\nB=$A${A}2\nshow $B ${#B} \"$A $B\" '$A'",
-    "defaults": "show ${X:-8} ${X-a b} ${X:+no} ${X:-${Y:-deep}}\nX=\nshow a${X:-1}b a${X-1}b ${X:=7} $X",
-    "computed defaults": 'N=2\nshow ${Y:-$((N*4))} "${Y:-$(( N * 4 ))}" ${Y:=$(( (N+1) * $N ))} $Y ${Y:-$((9))}',
-    "splitting": 'A="1  2 3"\nshow $A "$A" x$A"y z"$A',
-    "arrays": 'A=(--x 1 "a b")\nA+=(--y)\nB=("${A[@]}" last)\nshow ${A[@]} "${B[@]}" ${#B[@]} "${A[*]}" ${A[1]}',
-    "elements": 'A=("--fp8-format hybrid" "--amax max")\nA+=("--z")\nshow ${A[@]} "${A[@]}"',
-    "appending": "A=x\nA+=' y'\nA+=z\nshow $A",
-    "continued": "show --a 1 \\\n  --b 2 \\\n  --c # more\nshow end",
-    "arithmetic": "N=8\nM=$((N*2+$N))\n((N += 3))\n((K = M / 5))\nshow $M $N $K $((M % 7)) $((-7 / 2)) $((1 << 4))",
-    "comparison": "N=72\nif ((N % 72 == 0)) && [[ $N -ge 64 ]]; then show yes; else show no; fi",
-    "tests": 'A=fp8\nif [ "$A" = "bf16" ]; then show 1; elif [[ $A == fp* && -n $A ]]; then show 2; else show 3; fi',
-    "patterns": "A=bf16; [ $A = bf1* ] || show text; [[ $A = bf1* ]] && show pattern; [ $A != b* ] && show other",
-    "negation": 'if [ ! -z "$A" ] || ! [ 1 -eq 1 ]; then show 1; else show 2; fi',
-    "unset": 'if [ -z "${A:-}" ]; then A=1; fi\nif [[ $B -eq 1 ]]; then A=2; fi\nshow $A',
-    "cases": 'for a in cs mx other; do case "$a" in cs | mx) show known $a ;; *) show none ;; esac; done',
-    "letters": "A=FP8_Mx\nshow ${A,,} ${A^^} ${A:0:3} ${A:4} ${A%%_*} ${A#*_} ${A/8/16} ${A%x}",
-    "functions": 'f() { show "$1" $#; A=$2; }\nf a b\nf "c d" e f\nshow $A $#',
-    "loops": "for i in 1 2 3; do if [ $i = 2 ]; then continue; fi; show $i; done",
-    "counting": "n=0\nwhile [ $n -lt 2 ]; do n=$((n+1)); done\nshow $n",
-    "breaking": "for i in 1 2 3; do show $i; if [ $i = 2 ]; then break; fi; done",
-    "arguments": "while [[ $# -gt 0 ]]; do case $1 in --x) X=$2; shift 2 ;; *) shift ;; esac; done\nshow ${X:-none}",
-    "lists": "[ 1 = 1 ] && A=1\n[ 1 = 2 ] && A=2\n[ 1 = 2 ] || A=${A}3\n{ [ 1 = 2 ] || [ 2 = 2 ]; } && A+=4\nshow $A",
-    "subshells": "A=1\n(A=2; show $A)\nshow $A",
-    "inside": 'A=1\nCMD="show $A --b; show \'2 3\'"\nbash -c "$CMD"\neval show $A',
-    "documents": "A=1\nbash <<EOF\nB=2\nshow $A \\$B\nEOF\nbash <<'EOF'\nC=3\nshow \"$C\"\nEOF",
-    "environment": "A=1 show x\nexport B=2 C=3\nshow $B$C",
-    "quotes": 'show "a\\"b" a\\ b $\'c\\td\' "\\$x" \'\' ""',
-    "commands": "A=$(echo 4)\nshow $A `echo 5` $(expr 2 \\* 3)",
-    "options in commands": 'A=`echo "--tp 2 --pp 4"`\nB=$(echo "--x  1" -n)\nshow $A $B'
-    ' "$(echo -n -e "a\\tb")" "$(echo -nx)"',
-    "blanks that begin a word": 'show a \\ --b 1 \\\tc\nA=(x \\ y)\nshow ${#A[@]} "${A[@]}"\n'
-    "show --a \\ \\\n  --b \\  c",
-    "arguments above nine": 'f() { show $10 ${10} "$12" x$1; }; f a b c d e f g h i j\nset -- x; show $1$12',
-    "signs without a name": 'B=1\nshow a $ b c$ e$B$ "d$ $" \\\n  --f $\nshow $',
-    "texts that are read": 'read -r -d "" C <<EOF\n1 2\n3\nEOF\nshow $C "$C"\nread A <<< " a b "; show "$A"\n'
-    'IFS= read E <<< " e "; show "$E"; read -r F <<< ""; show "$F" end',
-    "continued before the closing mark": 'A=" \\\n  --a ${X:-1} \\\n"\nB=" \\\n    "\nshow $A $B "$A"',
-    "read again": "A=\"show --x '([0]*2+[1]*3)' 'a b' &> /dev/null\"\neval $A\neval ${A%&*}",
-    "ends of a text": "A=a.sh.sh\nB=(x y=1)\nshow ${A/#a/b} ${A/%.sh/.py} ${A/#.sh/c} ${A//.sh/_} ${B[@]/#/-}",
-    "a last line that goes on by nothing": "show a b \\\n\n",
-    "names behind a slash": "A=1\nB=$A/x/z${A}/$A/tp$A-y\nC=k/$A/e\nshow $B $C",
-    "assignments in one line": "if [ 1 = 2 ]; then A=1    B=2\nelif [ 1 = 1 ]; then A=3 B=4\nelse A=5\nfi\nshow $A $B",
-    "operands that vanish": 'A=\n[ $A != x ] && show 1\n[ "$A" != x ] && show 2\n[[ $A != x ]] && show 3\n'
-    "[ $A -eq 0 ] && show 4\n[[ $A -eq 0 ]] && show 5",
-    "words behind redirections": "show a > /dev/null b c\nshow d 2>&1 e 2>/dev/null --f\n"
-    "> /dev/null show g\nshow h &> /dev/null",
-    "choices": "T=4\nA=$(( ($T > 1) ? 1 : 0 ))\nshow $A $(( T > 5 ? 1 : T > 3 ? 2 : 3 ))",
-    "own variables": "f() { local TP=${1:-4}; local PP=2 N; N=7; K=5; g; show $TP $PP $N; }\ng() { show $TP; TP=9; }\n"
-    "TP=2; PP=1; N=x; f 8; show $TP $PP $N $K",
-    "own declarations": "f() { declare A=2; typeset B=2; declare -g C=2; export D=2; local -a L=(1 2); show $L $2; }\n"
-    "A=1; B=1; C=1; D=1; L=z; f x; show $A $B $C $D $L",
-    "shells of pipelines": "TP=2; echo 1 | while read x; do TP=16; show $TP; done\nTP=3 | cat\n"
-    "{ TP=4; } & wait\nshow $TP\nTP=5 & wait; f() { TP=7; exit; }; f | cat; show $TP",
-    "let": 'TP=4; let "TP = TP / 2"; show $TP; let TP+=3 K=TP*2; show $TP $K; let TP=0 || show zero',
-    "loops that count": "TP=1; for ((i=0;i<2;i++)); do TP=$((TP*2)); done; show $TP $i\n"
-    "for ((i=8, j=1; i>$TP && j; i/=2)) do show $i; done; for ((;;)); do break; done\n"
-    "for i in $(seq 0 2 4); do show $i; done",
-    "loops inside": "for i in 1 2; do for j in 1 2; do show $i $j; continue 2; done; done\n"
-    "while true; do while :; do break 2; done; done",
-    "numbers": "TP=4; N=9; show $TP $N $((2**7)) $((010)) $((0x1f))\n"
-    "show $((2#101)) $((-7 % 3)) $((-2 ** 2))\n"
-    "show $(( 6 & 3 | 8 ^ 1 )) $(( ~5 )) $((N++ + ++N)) $((N -= 2, N << 1))\n"
-    "show $(( 0 && (N=99) )) $N $[1+2] $((5 > 3 ? N=1 : 7)) $N",
-    "numbers of texts": "A=B+1; B=2; L=(4 5); i=1; show $((A*2)) $((L[i]+L[0])) $((${#A}+1)); ((B == 2)) && show yes\n"
-    "[ 010 -eq 10 ] && show ten; [[ 010 -eq 8 ]] && show eight; [[ A -eq 3 ]] && show A; show $(expr 010 + 1)",
-    "arrays anew": "declare -A M=([a]=1); M=([b]=2); M+=([c]=3); show ${M[b]} ${M[c]} ${#M[@]}\n"
-    "f() { local A=(x); A+=(y); show ${A[@]}; }; A=(1 2); f; A+=3; show ${A[@]}; B=z; B+=(w); show ${B[@]} ${B[-1]}",
-    "elements by number": "A=(1 2 3); i=1; A[i+1]=8; A[$((i+2))]=9; A[0]+=x; show ${A[@]} ${A[i]}\n"
-    "show ${A[$i+1]} $((A[i+1]))\n"
-    "declare -A M; M[a]=1; k=b; M[$k]=2; show ${M[a]} ${M[b]} ${#M[@]}\n"
-    "declare -A T=([a]=1); k=a; [[ -v T[$k] ]] && show yes; [[ -v T[c] ]] || show no; [[ -v T ]] || show none",
-    "pieces": "A=abcdef; i=2; show ${A:i:2} ${A:1:-1} ${A: -2:2}; f() { show ${@:2} - ${@:2:1}; }; f a b c",
-    "variables of one command": "A=1; A=2 show $A; B=$A A=3 bash -c 'show $A $B'; show $A\n"
-    "env A=4 C=5,6 bash -c 'show $A $C'; show $A",
-    "text": 'O=" \\\n  --a 1 \\\n  --b ${X:-2} "\nO="${O} --c"\nshow ${O}',
-}
+SCRIPTS = read_table("shell")["scripts"]
 """What launch scripts do; ``show`` prints its words."""
 
 SHOW = '#!/bin/bash\nprintf "%s\\0" "$@" "\n" >>"$OUT"\n'

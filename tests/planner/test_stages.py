@@ -16,14 +16,17 @@ from planner.search.branch_and_bound import Status
 from planner.search.domains import cheap_recompute
 from planner.search.questions import search
 from tests.builders import a_model
+from tests.builders_job import a_document
 from tests.builders_problem import a_problem, a_timed_device, limits_of
 
-JOB = {
-    "model": "llama3-405b",
-    "cluster": {"device": "h100-80gb-sxm", "num_devices": 64},
-    "training": {"global_batch_size": 64, "sequence_length": 8192, "tokens": 1e9},
-    "search": {"stages": "free", "evidence": "any", "pin": {"activation_offload": False, "tp": 8, "pp": 8, "vpp": 1}},
-}
+JOB = a_document(
+    "llama3-405b",
+    "64xh100-80gb-sxm",
+    batch=64,
+    sequence=8192,
+    tokens=1e9,
+    search={"stages": "free", "evidence": "any", "pin": {"activation_offload": False, "tp": 8, "pp": 8, "vpp": 1}},
+)
 """Llama-3-405B on so few devices that even stages must recompute every layer."""
 
 

@@ -13,13 +13,11 @@ from costmodel.errors import SpecError
 from planner import cli, estimate, explain, export, load, plan, render
 from planner.frameworks import TARGETS
 from planner.search.runnable import require_runnable
+from tests.builders_job import a_document
+from tests.cases import read_table
 from tests.planner.test_job import JOBS
 
-JOB = {
-    "model": "llama3-8b",
-    "cluster": {"device": "h100-80gb-sxm", "num_devices": 16},
-    "training": {"global_batch_size": 64, "sequence_length": 8192, "tokens": 1e11},
-}
+JOB = a_document("llama3-8b", "16xh100-80gb-sxm", batch=64, sequence=8192, tokens=1e11)
 OWN = {
     "megatron-lm": "megatron-lm-0.18",
     "megatron-bridge": "megatron-bridge-26.06",
@@ -148,60 +146,7 @@ def test_an_unknown_target_is_told_the_known_ones():
     assert refusal("nemo").endswith("Known: accelerate, deepspeed, megatron-bridge, megatron-lm, torchtitan.")
 
 
-@pytest.mark.parametrize(
-    ("target", "overrides", "begin", "end"),
-    [
-        (
-            "megatron-lm",
-            ["model=gemma-2-27b"],
-            "model.layers: a layer has 4 norms; Megatron-LM's GPT layer is two blocks, a norm before each. So "
-            "no plan of the job can be exported to Megatron-LM.",
-            "Targets that could run it: torchtitan, deepspeed, accelerate.",
-        ),
-        (
-            "megatron-bridge",
-            ["model=gpt2-xl"],
-            "model.learned_positions: is 1024, fewer than the 8192 tokens of a sequence. So no plan of the ",
-            "Targets that could run it: torchtitan, deepspeed, accelerate.",
-        ),
-        (
-            "deepspeed",
-            ["training.precision=fp8"],
-            "training.precision: DeepSpeed has no key for fp8 (deepspeed/runtime/precision_config.py).",
-            "Plan with bf16 or fp16. Targets that could run it: megatron-lm, megatron-bridge.",
-        ),
-        (
-            "torchtitan",
-            ["settings.gradient_dtype=bf16"],
-            "settings.gradient_dtype: is bf16, which torchtitan cannot run: FSDP2 reduces in FP32, always",
-            "It has: fp32. Targets that could run it: megatron-lm, megatron-bridge, deepspeed, accelerate.",
-        ),
-        (
-            "deepspeed",
-            ["search.pin.pp=4"],
-            "search.pin.pp: is 4, which DeepSpeed cannot run: A pipeline is a PipelineModule of the training script",
-            "Targets that could run it: megatron-lm, megatron-bridge, torchtitan.",
-        ),
-        (
-            "accelerate",
-            ["search.allow.sharding=[none, optimizer]"],
-            "search.allow.sharding: is none or optimizer, which Accelerate cannot run: FSDP2 shards gradients",
-            "Targets that could run it: megatron-lm, megatron-bridge, torchtitan, deepspeed.",
-        ),
-        (
-            "torchtitan",
-            ["search.stages=free"],
-            "search.stages: is free, which torchtitan cannot run: In torchtitan all stages recompute alike",
-            "No other target could run it either.",
-        ),
-        (
-            "megatron-lm",
-            ["search.framework_rules=false"],
-            "search.framework_rules: is false, but search.target needs the rules of megatron-lm.",
-            "Keep one of them.",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("target", "overrides", "begin", "end"), read_table("targets")["refused_jobs"])
 def test_jobs_that_a_target_cannot_run_are_refused_before_the_search(target, overrides, begin, end):
     """Where in the job, the target's own reason, what it has, and the other targets that could."""
     text = refusal(target, *overrides)

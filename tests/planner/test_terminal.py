@@ -25,7 +25,7 @@ from planner.report.sections import all_sections
 from planner.report.short import short_sections
 from planner.verbs.plan import estimate, plan
 from tests.planner.test_job import JOBS, a_job
-from tests.planner.test_report import COPIED
+from tests.planner.test_report import COPIED, planned
 
 SMALL = str(JOBS / "llama3-8b-8xh100.yaml")
 LARGE = str(JOBS / "llama3-405b-2048xh100.yaml")
@@ -40,15 +40,8 @@ MOST_LINES = 38
 @pytest.fixture(scope="module")
 def reports():
     """Plans, an estimate that rules forbid, and a job that nothing fits."""
-    problem = load(a_job(model="mixtral-8x7b", top=3, search__allow={"pp": [1, 4]}))
-    return {
-        "plans": plan(problem),
-        "estimate": estimate(problem, {"tp": 16, "pp": 2, "recompute": "full"}),
-        "infeasible": plan(load(a_job(model="llama3-405b", cluster__num_devices=8))),
-    }
-
-
-KINDS = ("plans", "estimate", "infeasible")
+    found = {name: planned(name) for name in ("plans", "infeasible")}
+    return {**found, "estimate": estimate(found["plans"].problem, {"tp": 16, "pp": 2, "recompute": "full"})}
 
 
 def run(*arguments, **environment):
@@ -87,7 +80,7 @@ def on_terminal(*arguments, **environment):
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 140])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["plans", "estimate", "infeasible"])
 def test_no_line_is_wider_than_the_screen_and_no_word_is_lost(reports, kind, width):
     """
     Lines are folded and tables split; every word is still there, whole unless it is wider than half the screen.
@@ -290,7 +283,7 @@ def test_markdown_is_whole(reports):
 
 def test_quiet_says_nothing_but_mistakes(capsys):
     """Neither progress nor notes."""
-    assert cli.main(["plan", SMALL, "strategy.tp=8", "-q", "-o", os.devnull]) == 0
+    assert cli.main(["plan", SMALL, "strategy.tp=8", "CP1", "-q", "-o", os.devnull]) == 0
     assert capsys.readouterr() == ("", "")
 
     assert cli.main(["plan", "nowhere.yaml", "--quiet"]) == 2
@@ -299,7 +292,7 @@ def test_quiet_says_nothing_but_mistakes(capsys):
 
 def test_verbose_says_what_is_done_and_when(capsys):
     """In the order in which it is done, each with the seconds since the start."""
-    cli.main(["plan", SMALL, "-v", "-o", os.devnull])
+    cli.main(["plan", SMALL, "CP1", "-v", "-o", os.devnull])
 
     lines = re.findall(r"^planner: ([\d.]+) s: (.+)$", capsys.readouterr().err, flags=re.MULTILINE)
     events = " ".join(event for _, event in lines)
@@ -309,7 +302,7 @@ def test_verbose_says_what_is_done_and_when(capsys):
 
 def test_messages_as_json(capsys):
     """One object a line, mistakes with their places; notes and what is done, too."""
-    cli.main(["plan", SMALL, "strategy.tp=8", "--log-json", "-o", os.devnull])
+    cli.main(["plan", SMALL, "strategy.tp=8", "CP1", "--log-json", "-o", os.devnull])
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
 
     assert all(list(line) == ["time", "level", "event", "fields"] for line in lines)
@@ -363,15 +356,10 @@ def test_wrong_arguments_are_mistakes_too(words, where, hint, capsys):
 
 
 def test_wrong_arguments_are_json_too(capsys):
-    """What argparse says is a message like others."""
+    """What argparse says is a message like others; of quiet and verbose one is meant."""
     assert cli.main(["plan", "--log-json", "--no-such-option", SMALL]) == 2
-
     [line] = capsys.readouterr().err.splitlines()
     assert "unrecognized arguments: --no-such-option" in json.loads(line)["event"]
-
-
-def test_quiet_and_verbose_exclude_each_other(capsys):
-    """One of them is meant."""
     assert cli.main(["catalog", "models", "llama3-8b", "-q", "-v"]) == 2
     assert "not allowed with argument" in capsys.readouterr().err
 
@@ -513,15 +501,11 @@ def test_bash_completes(script, typed, offered, tmp_path):
 
 
 def test_completion_of_another_shell(capsys):
-    """zsh has functions of the same names, and every device."""
+    """zsh has functions of the same names, and every device; an unknown shell is refused with those that there are."""
     assert cli.main(["--completion", "zsh"]) == 0
 
     text = capsys.readouterr().out
     assert text.startswith("#compdef planner")
     assert all(name in text for name in catalog.devices())
-
-
-def test_an_unknown_shell_is_refused(capsys):
-    """With those that there are."""
     assert cli.main(["--completion", "csh"]) == 2
     assert "choose from 'bash', 'zsh'" in capsys.readouterr().err

@@ -39,16 +39,14 @@ from planner.results import Plan
 from planner.uncertainty.intervals import strategy_operators
 from tests.builders_cluster import a_device
 from tests.builders_estimate import estimate_by_recipes as estimate
+from tests.builders_job import a_document
 from tests.builders_operators import GPU, NODE, SENDING, Recording, a_message, one_step
 from tests.builders_samples import a_sampled
 from tests.schemas import valid
 
-JOB: dict[str, Any] = {
-    "model": "llama3-8b",
-    "cluster": {"device": "h100-80gb-sxm", "num_devices": 8},
-    "training": {"global_batch_size": 8, "sequence_length": 8192, "tokens": 1.0e9},
-    "strategy": {"tp": 2, "dp": 4, "mbs": 1},
-}
+JOB: dict[str, Any] = a_document(
+    "llama3-8b", "8xh100-80gb-sxm", batch=8, sequence=8192, tokens=1.0e9, strategy={"tp": 2, "dp": 4, "mbs": 1}
+)
 
 
 @pytest.fixture
@@ -288,12 +286,7 @@ class TestStages:
 
     @pytest.mark.parametrize(
         ("rank", "world_size", "problem"),
-        [
-            (None, None, "does not record its rank"),
-            (3, 4, ""),
-            (4, None, "does not fit the job's 2"),
-            (1, 3, "1 of 3"),
-        ],
+        [(None, None, "does not record its rank"), (3, 4, ""), (4, None, "does not fit the job's 2"), (1, 3, "1 of 3")],
     )
     def test_ranks_without_a_stage(self, rank: int | None, world_size: int | None, problem: str) -> None:
         """Of a pipeline nobody is taken for the first stage; a job of more replicas has as many stages."""
@@ -407,12 +400,14 @@ class TestDoubts:
 
     def test_routed_rows_are_no_other_job(self) -> None:
         """A router sends 32,000 rows where the planner deals 32,768: their kernel is the experts' all the same."""
-        job = {
-            "model": {"base": "qwen3-30b-a3b", "num_layers": 4},
-            "cluster": {"device": "h100-80gb-sxm", "num_devices": 8},
-            "training": {"global_batch_size": 8, "sequence_length": 4096, "tokens": 1.0e9},
-            "strategy": {"dp": 8, "ep": 8, "mbs": 1},
-        }
+        job = a_document(
+            {"base": "qwen3-30b-a3b", "num_layers": 4},
+            "8xh100-80gb-sxm",
+            batch=8,
+            sequence=4096,
+            tokens=1.0e9,
+            strategy={"dp": 8, "ep": 8, "mbs": 1},
+        )
         made = one_step(1000, devices=(H100,))
         made.operator("aten::_grouped_mm", 10, 100, (32000, 2048), (16, 2048, 1536))
         made.kernel("gemm", 20, 70, call=15, number=1)

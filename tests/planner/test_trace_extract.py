@@ -30,6 +30,7 @@ from planner.measure.traces.report.extraction import (
     missing_operators,
 )
 from planner.measure.traces.writing import write_trace
+from tests.builders_job import a_document
 from tests.builders_operators import GPU, NODE, SENDING, Recording, a_grid, a_linear_step, a_message, one_step
 
 LINEAR = Point(operator="matmul", pass_="forward", dtype="bf16", sizes=Sizes(m=8, n=16, k=4))
@@ -136,12 +137,14 @@ class TestSamples:
         made = one_step(100, rank=rank)
         made.operator("aten::_fused_adamw_", 10, 10, operands=Operands(((),) * 4, ("TensorList",) * 4))
         problem = load(
-            {
-                "model": "llama3-8b",
-                "cluster": {"device": "h100-80gb-sxm", "num_devices": 8},
-                "training": {"global_batch_size": 8, "sequence_length": 8192, "tokens": 1e9},
-                "strategy": {"tp": 2, "pp": 2, "dp": 2, "sharding": "optimizer"},
-            }
+            a_document(
+                "llama3-8b",
+                "8xh100-80gb-sxm",
+                batch=8,
+                sequence=8192,
+                tokens=1e9,
+                strategy={"tp": 2, "pp": 2, "dp": 2, "sharding": "optimizer"},
+            )
         )
         (found,) = extract_samples([made.trace()], problem).samples
         matrices = 2 * 4096 * 4096 + 2 * 1024 * 4096 + 3 * 14336 * 4096
@@ -151,13 +154,7 @@ class TestSamples:
         """37 rows for one of Mixtral's experts, to which the planner deals equally many; gate and up are one matrix."""
         made = one_step(100)
         made.operator("aten::linear", 10, 10, (37, 4096), (28672, 4096))
-        problem = load(
-            {
-                "model": "mixtral-8x7b",
-                "cluster": {"device": "h100-80gb-sxm", "num_devices": 8},
-                "training": {"global_batch_size": 8, "sequence_length": 4096, "tokens": 1e9},
-            }
-        )
+        problem = load(a_document("mixtral-8x7b", "8xh100-80gb-sxm", batch=8, sequence=4096, tokens=1e9))
         missing = missing_operators(problem, extract_samples([made.trace()]))
         assert "expert_up forward" not in missing
         assert {"expert_up dgrad", "expert_down forward", "output_projection forward"} <= set(missing)
@@ -327,14 +324,6 @@ class TestCommand:
     ) -> None:
         """Linears of other sizes are none of the job's."""
         job = tmp_path / "job.yaml"
-        job.write_text(
-            yaml.safe_dump(
-                {
-                    "model": "llama3-8b",
-                    "cluster": {"device": "h100-80gb-sxm", "num_devices": 8},
-                    "training": {"global_batch_size": 8, "sequence_length": 8192, "tokens": 1e9},
-                }
-            )
-        )
+        job.write_text(yaml.safe_dump(a_document("llama3-8b", "8xh100-80gb-sxm", batch=8, sequence=8192, tokens=1e9)))
         assert main(["trace", "extract", trace, "-o", str(tmp_path / "samples.csv"), "--job", str(job)]) == 0
         assert "operators of the job missing in all traces: " in capsys.readouterr().out

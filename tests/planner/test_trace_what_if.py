@@ -14,12 +14,7 @@ from benchmarks.traces.synthetic.drawn import SteadyDurations
 from costmodel.errors import SpecError
 from planner.cli import main
 from planner.measure.traces.events import Category, Message
-from planner.measure.traces.report.what_if import (
-    read_changed_jobs,
-    tensor_parallel_nanoseconds,
-    what_if,
-    what_if_text,
-)
+from planner.measure.traces.report.what_if import read_changed_jobs, tensor_parallel_nanoseconds, what_if, what_if_text
 from planner.measure.traces.structure import Phase, parts
 from planner.measure.traces.writing import write_trace
 from tests.builders_operators import GPU, NODE, Recording, one_step

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from planner import cli
+from tests.cases import read_table
 
-TABLE = Path(__file__).parents[1] / "data" / "wrong_inputs.yaml"
-INPUTS: list[dict[str, Any]] = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
+INPUTS: list[dict[str, Any]] = read_table("wrong_inputs")
 
 JOB = """\
 model: {model}

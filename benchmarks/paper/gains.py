@@ -282,7 +282,7 @@ def _study_pair(num_devices: int, batch: int, row: Any, other: Any) -> tuple[str
         case ["p"] | ["t", "p"]:
             kept = {name: pins[name] for name in pins if name != "pp" and (name != "tp" or "t" not in differ)}
             chunks = [rows.chunks_per_rank(one) for one in (row, other)]
-            found = {
+            studies = {
                 vpp: study(
                     setting_problem(num_devices, batch, {**kept, "vpp": vpp}),
                     "schedule",
@@ -290,7 +290,7 @@ def _study_pair(num_devices: int, batch: int, row: Any, other: Any) -> tuple[str
                 )
                 for vpp in dict.fromkeys(chunks)
             }
-            first, last = (found[vpp].series[0].points[place] for place, vpp in enumerate(chunks))
+            first, last = (studies[vpp].series[0].points[place] for place, vpp in enumerate(chunks))
             assert first.plan is not None, "the paper's rows fit"
             assert last.plan is not None, "the paper's rows fit"
             what = f"TP{row.t} PP{row.p} over TP{other.t} PP{other.p}"

@@ -22,6 +22,7 @@ from constraints.cp_sat import (
     Capacity,
     bytes_to_mebibytes,
     capacity_mebibytes,
+    cp_model,
     most_seconds,
     seconds_to_floor_ticks,
     seconds_to_ticks,
@@ -747,3 +748,40 @@ class IncumbentPool:
         if rivals:
             own = [min(ticks, rivals.get(group, ticks)) for ticks, group in zip(own, groups.tolist(), strict=True)]
         return np.array(own, dtype=np.int64)
+
+
+class Run(Protocol):
+    """Interface of the search whose candidate list and uneven stages other modules cost."""
+
+    problem: Problem
+    space: Space
+    cost_table: CostTable
+    group_of_row: Ints
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the time limit."""
+
+    def cuts(self, groups: Ints) -> Ints:
+        """Return the upper bound of each group, in ticks."""
+
+    def leave(self, ticks: int) -> None:
+        """Note that a strategy with these ticks may have been left out."""
+
+    def solve(self, model: cp_model.CpModel) -> tuple[cp_model.CpSolverStatus, cp_model.CpSolver]:
+        """Run CP-SAT."""
+
+    def resources(self, cost: CostLike) -> dict[str, Any]:
+        """Return the figures that rules of memory and time need."""
+
+    def keep(self, group: Hashable, found: Found) -> None:
+        """Keep a strategy if it is among the best."""
+
+    def keep_uneven(self, group: int, strategy: Strategy, cost: Any) -> None:
+        """Keep a strategy with uneven stages."""
+
+    def build_found(self, strategy: Strategy, cost: CostLike) -> Found:
+        """Return a strategy with its cost."""
+
+    def reprice(self, found: Found, law: Callable[[Facts, Strategy], float]) -> Found:
+        """Return a strategy with the ticks of another cost formula."""

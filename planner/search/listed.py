@@ -18,7 +18,7 @@ from planner.search.domains import Rules, needs
 from planner.search.space import Space
 
 if TYPE_CHECKING:
-    from planner.search.branch_and_bound import Search
+    from planner.search.candidates import Run
 
 MAX_EXPLAINED = 5
 """Impossible rows whose reason is given."""
@@ -133,7 +133,7 @@ def find_broken_rules(problem: Problem, rules: Rules, strategy: Strategy, resour
 # --- strategies that are whole -----------------------------------------------------------------------------
 
 
-def cost_whole(run: Search) -> None:
+def cost_whole(run: Run) -> None:
     """Cost the whole strategies of a list, and keep those that the rules allow."""
     candidate_list = run.problem.search.candidates
     for strategy in candidate_list.whole if candidate_list else ():
@@ -146,7 +146,7 @@ def cost_whole(run: Search) -> None:
             run.keep(_group_of(run, strategy), run.reprice(run.build_found(strategy, cost), strategy_seconds))
 
 
-def _group_of(run: Search, strategy: Strategy) -> Hashable:
+def _group_of(run: Run, strategy: Strategy) -> Hashable:
     """Return the group of a strategy, whether or not the space has others of it."""
     values = {name: getattr(strategy, name) for name in ("tp", "cp", "pp", "dp", "ep")}
     same = np.logical_and.reduce([run.space.rows[name] == value for name, value in values.items()])

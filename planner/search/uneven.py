@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import lru_cache
 from itertools import groupby, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -70,13 +70,10 @@ from costmodel.strategy import (
 )
 from costmodel.tables import Facts, microbatches
 from planner.jobs.problem import Problem
-from planner.search.candidates import CostLike, Ints, Memory
+from planner.search.candidates import CostLike, Ints, Memory, Run
 from planner.search.candidates import fits as memory_fits
 from planner.search.domains import FEATURES, cheap_recompute, job_choices
 from planner.search.space import CandidateBlock, Space, strategy_of
-
-if TYPE_CHECKING:
-    from planner.search.branch_and_bound import Search
 
 MOST_MOVES = 1024
 """Moves that are simulated at once, those between near stages first; affects time only."""
@@ -849,7 +846,7 @@ class StageSearch:
         Recomputation of the best strategies with even stages, best first.
     """
 
-    def __init__(self, run: Search, found: Sequence[Recompute]) -> None:
+    def __init__(self, run: Run, found: Sequence[Recompute]) -> None:
         self.run = run
         tried = {*recompute_to_try(run.problem), *found[:MOST_FOUND]}
         self.space = run.cost_table.space.keep_values(recompute=tried)

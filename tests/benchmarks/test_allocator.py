@@ -33,15 +33,13 @@ def played(*events, expandable=False, capacity=float("inf")) -> Allocator:
     ],
 )
 def test_a_segment_is_as_large_as_its_request_says(nbytes, segment):
-    """
-    Up to 1 MiB two of them, below 10 MiB twenty, from there on the next even number (kSmallBuffer and so on).
+    """Up to 1 MiB two of them, below 10 MiB twenty, from there on the next even number (kSmallBuffer and so on)."""
+    assert played(("a", nbytes)).reserved == segment
 
-    Of it 512 bytes or a multiple of them are the request's.
-    """
-    found = played(("a", nbytes))
 
-    assert found.reserved == segment
-    assert found.allocated == -(-nbytes // 512) * 512
+def test_sizes_are_rounded_to_blocks():
+    """513 bytes take two blocks of 512."""
+    assert played(("a", 513)).allocated == 1024
 
 
 def test_a_large_block_is_split_only_above_a_mebibyte():

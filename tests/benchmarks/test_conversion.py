@@ -209,7 +209,10 @@ def test_adapters_are_a_kind_of_their_own():
 # --- what is wrong -----------------------------------------------------------------------------------------------
 
 
-@in_one_case(("cells", "reason"), CASES["refused"])
+NOT_UTF_8 = ({"notes": "caf\udce9"}, "notes: is not UTF-8: it has the byte 0xe9.")
+
+
+@in_one_case(("cells", "reason"), [*CASES["refused"], NOT_UTF_8])
 def test_a_wrong_row_is_refused_alone(cells, reason):
     """With the reason, and what could be read; the next one is converted."""
     wrong, right = convert([{**ROW, **cells}, {**ROW, "id": "next"}], {}).rows

@@ -192,7 +192,7 @@ class TestOperators:
         """The centres of the calibration's priors."""
         priors = {
             (field, name): entry.prior[name] if isinstance(entry.prior, dict) else entry.prior
-            for entry in calibrated().calibrations
+            for entry in calibrated()["calibrations"]
             for field in entry.fields
             for name in entry.of
             if entry.prior is not None

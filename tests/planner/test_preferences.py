@@ -19,7 +19,7 @@ from planner.report import render
 from planner.search.branch_and_bound import Status
 from planner.search.domains import problem_rules
 from planner.search.space import build_space
-from planner.verbs.explain import Kind, explain
+from planner.verbs.explain import explain
 from planner.verbs.plan import plan
 from planner.verbs.repairs import search_or_explain
 from tests.builders import a_model
@@ -201,7 +201,7 @@ def test_an_explanation_says_what_they_cost():
 
     named = {*explanation.idle, *(one.what for one in explanation.bindings)}
     assert "search.preferences" in named
-    assert {one.kind for one in explanation.bindings if one.what == "search.preferences"} <= {Kind.PREFERENCES}
+    assert {one.kind for one in explanation.bindings if one.what == "search.preferences"} <= {"preferences"}
 
 
 def test_why_not_a_strategy_that_they_leave_out():

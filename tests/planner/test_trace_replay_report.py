@@ -164,7 +164,7 @@ class TestSideBySide:
         correlation = trace.events.correlation
         moved = np.where(correlation == UNKNOWN, UNKNOWN, correlation + number - correlation.max())
         both = side_by_side(replay_report([replace(trace, events=replace(trace.events, correlation=moved))]))
-        calls, kernels = both.of(Category.CALL), both.of(Category.KERNEL)
+        calls, kernels = both.find_rows(Category.CALL), both.find_rows(Category.KERNEL)
 
         assert len(set(both.events.correlation[kernels].tolist())) == 6
         assert set(both.events.correlation[kernels].tolist()) <= set(both.events.correlation[calls].tolist())

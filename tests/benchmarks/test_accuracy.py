@@ -144,6 +144,7 @@ def test_odd_files_have_no_figures_that_are_no_numbers(tmp_path, capsys, rows):
     assert "nan" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_command_says_what_it_cannot_read(tmp_path, capsys):
     """A file that is not there, one without a line, one of an empty line; of other columns, what each row lacks."""
     (tmp_path / "empty.csv").write_text("")

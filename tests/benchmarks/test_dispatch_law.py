@@ -89,6 +89,7 @@ class TestLaw:
 
 
 class TestLearnedDispatch:
+    @pytest.mark.slow
     def test_ranks_that_were_left_out_are_predicted_and_in_their_interval(self):
         samples = measured()
         out = samples.calls.ranks == 32

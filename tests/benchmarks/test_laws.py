@@ -65,6 +65,7 @@ def test_a_stack_without_runs_of_its_own_peaks_follows_the_others():
     assert (everything.peaks, everything.fits) == (100, 1)
 
 
+@pytest.mark.slow
 def test_many_runs_of_a_stack_decide_its_law():
     """Ten times as many as the others count for outweigh them; a tenth does not."""
     others = measured("a", 200, MEAN, DEVIATION)

@@ -79,6 +79,7 @@ def test_shapes_of_a_sweep_are_left_out_as_one_model(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_what_is_left_out_has_no_say(tmp_path):
     """Three rows at the catalog's pace and one twice as slow: whether that one is seen decides on the constants."""
     rows = [{"id": str(n), "training.global_batch_size": str(64 * (n + 1))} for n in range(4)]

@@ -228,6 +228,7 @@ class TestOperators:
         assert len(seen) == len(sampling.LINEARS) * len(sampling.PASSES)
         assert all(not families & {"4096", "6144"} and len(families) == 11 for families in seen)
 
+    @pytest.mark.slow
     def test_a_device_without_samples_is_refused(self, runs):
         """By its name."""
         with pytest.raises(SpecError, match="'H100' has none of linear1 forward"):
@@ -339,6 +340,7 @@ class TestTables:
         of_run = {one.run.folder: one for one in found}
         monkeypatch.setattr(command, "predicted", lambda runs, _: [of_run[one.folder] for one in runs])
 
+    @pytest.mark.slow
     def test_every_row_is_there(self, capsys):
         """200 components and ten steps, a line each; rates that are no machine's fail the checks."""
         code = command.main([])

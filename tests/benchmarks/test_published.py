@@ -23,6 +23,7 @@ def test_records_are_current():
     assert TABLE.read_text(encoding="utf-8") == format_csv(COLUMNS, record_rows())
 
 
+@pytest.mark.slow
 def test_newer_runs_are_current_and_apart():
     """``python -m benchmarks.measured_runs`` writes them; none is in the table that fits read."""
     newer = convert_files(NEWER, FOLDER / "collected" / "models.yaml").rows

@@ -63,6 +63,7 @@ class TestConfigurations:
         assert {one.num_experts for one in every} == {0, 4, 8}
         assert {one.num_microbatches for one in every} >= {1, 2, 4}
 
+    @pytest.mark.slow
     def test_no_operator_of_the_sampled_models_is_one_of_the_measured_steps(self):
         """A prediction from samples has seen no size of what it predicts."""
         assert not set(composition.points_of(configurations())) & set(composition.points_of(configurations("sampled")))

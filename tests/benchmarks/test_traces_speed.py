@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 
+import pytest
+
 from benchmarks.traces.__main__ import main
 from benchmarks.traces.speed import read_alone, write_long_trace
 from planner.measure.traces.reading import read_trace
@@ -12,6 +14,7 @@ from tests.builders_kineto import a_step, document
 
 
 class TestLongTrace:
+    @pytest.mark.slow
     def test_holds_the_events_again_and_again_each_time_a_second_later(self, tmp_path):
         text = json.dumps({**document(a_step()), "traceEvents": []}).replace("[]", "[\n  EVENTS\n  ]")
         events = json.dumps(a_step())[1:-1].replace('"1010.000"', "1010.000").replace('"1020.250"', "1020.250")

@@ -44,6 +44,7 @@ def test_every_file_is_a_model_with_a_source(path: Path):
     assert len(entry(path)["source"]) > len("arXiv 0000.00000")
 
 
+@pytest.mark.slow
 @in_one_case("path", sorted(CONFIGS.glob("*.json")), ids=lambda path: path.stem)
 def test_the_catalog_holds_the_models_of_the_configs(path: Path):
     """The same layers from the short YAML and from the full config.json."""

@@ -846,6 +846,7 @@ def leaves_of(record: object) -> Iterator[object]:
             yield value
 
 
+@pytest.mark.slow
 @in_one_case("kind", LAYERS)
 def test_arrays_give_what_scalars_give(kind: str):
     """A table's row is the estimate of its strategy."""

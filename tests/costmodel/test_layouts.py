@@ -65,6 +65,7 @@ def test_layers_in_full_lie_between_none_and_all():
     assert some[-1].bytes_by_part == pytest.approx(every.bytes_by_part)
 
 
+@pytest.mark.slow
 def test_no_layout_undercuts_even_shares():
     """Half of the ways to share 14 layers out over three ranks, with and without recomputation."""
     facts, strategy = the_facts(DENSE), a_strategy(pp=3, dp=2)

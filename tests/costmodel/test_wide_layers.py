@@ -72,6 +72,7 @@ def test_a_recipe_in_16_bits_has_nothing_to_widen():
     assert keep_wide_layers(facts.model, Settings(first_layers_bf16=3), facts.workload.precision) is facts.model
 
 
+@pytest.mark.slow
 def test_wide_layers_hold_weights_of_two_bytes_and_no_copy():
     """
     Weights of MXFP8 that are gathered narrow are two copies of 1 + 1/32 bytes, 2.0625 in all, against 2.

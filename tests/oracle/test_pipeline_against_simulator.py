@@ -287,6 +287,7 @@ def test_a_slow_first_rank_is_an_upper_bound():
     assert (timeline.seconds, formula) == (51, 57)
 
 
+@pytest.mark.slow
 def test_uneven_layouts_without_interleaving():
     """Plain schedule, canonical layouts: never below the simulator, at most 9 % above; exact when the head is slow."""
     plain = [layout for layout in LAYOUTS if layout.vpp == 1]

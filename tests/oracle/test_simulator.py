@@ -140,7 +140,7 @@ def error_of_a_long_step(schedule, pipeline, seconds, random, monkeypatch) -> fl
     return span_seconds(schedule, **longer) / whole - 1
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @EVERY
 def test_long_steps_are_what_playing_them_whole_gives(schedule, monkeypatch):
     """20 random uneven pipelines, whole and with a tenth of the passes: never more, less by 0.3 % for a few."""

@@ -79,7 +79,7 @@ class TestTensorParallel:
 
     ELEMENTS = 1024 * 2048
 
-    @pytest.mark.sampled(2)
+    @pytest.mark.sampled(1)
     @pytest.mark.parametrize("layout", [{}, {"dp": 2}, {"pp": 2}], ids=str)
     @pytest.mark.parametrize("said", ["all", "ranks", "number"])
     def test_without_them_it_is_the_step_of_one_rank(self, layout, said):
@@ -94,6 +94,7 @@ class TestTensorParallel:
         wanted = take_recorded_times(execution_graph(made(**layout).traces))
         assert replay(change.remove_tasks(graph, split)).iteration == wanted.iteration
 
+    @pytest.mark.slow
     def test_with_them_it_is_the_step_of_two(self):
         """Two sums in each layer of each pass, wherever in the layer they are."""
         one = made()
@@ -250,6 +251,7 @@ class TestRunsThatGoOn:
 
         assert change.steady(found)[1].iteration == take_recorded_times(execution_graph(wanted.traces)).iteration
 
+    @pytest.mark.slow
     def test_a_run_without_changes_is_steady(self):
         """Its replay is that of the recorded step, with the same begins."""
         graph = execution_graph(made(pp=4, num_steps=4).traces)

@@ -114,7 +114,7 @@ class TestMachine:
 class TestJobs:
     """What is true of made jobs, beside what is known otherwise."""
 
-    @pytest.mark.sampled(2)
+    @pytest.mark.sampled(1)
     @pytest.mark.parametrize(
         ("schedule", "pp", "vpp"),
         [

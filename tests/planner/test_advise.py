@@ -96,6 +96,7 @@ def test_the_front_with_cuts_is_that_of_every_cell(everything):
     assert names([found.answer]) == names([everything.answer])
 
 
+@pytest.mark.slow
 def test_no_point_of_the_front_is_dominated(everything):
     """By the definition: nowhere more and somewhere less in days, money and energy."""
     front, measures = set(names(everything.pareto_front)), (DAYS, MONEY, ENERGY)
@@ -581,6 +582,7 @@ def test_json_and_csv_have_their_schemas(everything):
     assert [one["number"] for one in advice_rows(found)] == [one["number"] for one in told["points"]]
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path, capsys):
     """From one line to the answer; the results file answers again."""
     prices = written(tmp_path, "device,price_per_hour\nh100,2.5\nh200,3.5\n")
@@ -647,6 +649,7 @@ def test_two_device_files_of_one_name_are_refused(tmp_path):
         ask(a_job(), choices(devices=(str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml"))))
 
 
+@pytest.mark.slow
 def test_lost_cells_are_planned_again(tmp_path, capsys):
     """A line of a cell that ran out of time is taken away; the others stay."""
     file = tmp_path / "results.jsonl"

@@ -129,6 +129,7 @@ def test_no_layer_of_gemmas_plan_is_better_elsewhere():
         assert other.step_seconds >= played or not fits(problem, other.device_bytes)
 
 
+@pytest.mark.slow
 def test_stages_of_gpt_oss_are_written_as_megatron_lm_reads_them():
     """Windows and full attention in turn, in stages of which the first and the last hold fewer layers."""
     cluster = {"device": "a100-80gb-sxm", "num_devices": 64}

@@ -98,6 +98,7 @@ def test_a_cluster_plans_what_this_machine_plans(cluster, planned_here):
     assert sorted(status for status, _ in here.values()) == ["optimal", "optimal", "wrong_input"]
 
 
+@pytest.mark.slow
 def test_poison_and_time_limits_touch_only_their_jobs_on_a_cluster(cluster, tmp_path):
     """The cluster's own workers live on, after another batch, too: the jobs are in processes beside them."""
     jobs = list(batch_work.jobs(5, "poison", "stuck", "stumbles once", "raises"))

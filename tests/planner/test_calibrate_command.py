@@ -202,6 +202,7 @@ def test_constants_of_the_file_act(by_all):
     assert f"{len(LAYOUTS)} runs of mine" in ours.interval.basis
 
 
+@pytest.mark.slow
 def test_the_file_predicts_its_runs_as_the_fit_did(folder, found):
     """Rows on the written device are as far off as the calibration said of the runs that it was fitted to."""
     runs = folder / "again.csv"
@@ -275,6 +276,7 @@ def test_too_few_runs_are_not_fitted(tmp_path, capsys):
     assert "Too few runs: none with a step time, and 1 rows were refused" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_one_run_moves_constants_by_the_scatter_of_layouts_and_is_called_unchecked(tmp_path, capsys):
     """One run 20 % slower than predicted: the fit takes some of it, and the error to expect is that of others."""
     plain = {**LAYOUTS[0], "peak_memory_gib": "", "memory_kind": "", "step_seconds": "10"}

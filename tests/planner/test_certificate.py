@@ -128,6 +128,7 @@ def test_a_wrong_answer_is_refuted_by_the_best_one(seed, cells, monkeypatch):
     assert seconds_to_ticks(step.cost(problem.facts, wrong.better.decisions()).step_seconds) == outcome.ticks
 
 
+@pytest.mark.slow
 def test_a_search_that_loses_its_best_candidates_is_refuted(monkeypatch):
     """Costs that the search keeps are not believed."""
     problem, best = a_random_problem(0), found_in(0).ticks
@@ -218,6 +219,7 @@ def test_an_answer_that_is_no_strategy_is_refuted(wrong):
     assert (certificate.verdict, certificate.better) == ("refuted", None)
 
 
+@pytest.mark.slow
 def test_memory_and_rules_decide_the_model():
     """Without its memory limits, and without its rules, a certificate's model has a faster optimum."""
     searches = (dense_search(), {"with_memory": False}), (dense_search("qwen3-30b-a3b"), {"with_rules": False})
@@ -303,7 +305,7 @@ def without(problem, rule, monkeypatch):
     return outcome
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("rule", BINDING, ids=lambda rule: rule.__name__)
 def test_a_rule_that_is_left_out_is_noticed(rule, monkeypatch):
     """Without it the model finds something faster than the answer, which this rule alone forbids."""

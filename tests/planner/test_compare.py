@@ -24,6 +24,7 @@ def comparison():
     return compare(load(JOB))
 
 
+@pytest.mark.slow
 def test_both_sides_are_those_of_the_other_verbs(comparison):
     """What is given costs what ``estimate`` says, the best plan is the fastest of ``plan``'s."""
     given, best = estimate(load(JOB), {}).plan, plan(load(JOB), certified=False).fastest
@@ -50,6 +51,7 @@ def test_decisions_come_before_the_jobs(comparison):
     assert varied.saved_seconds < comparison.saved_seconds
 
 
+@pytest.mark.slow
 def test_the_best_plan_gains_nothing_over_itself():
     """And is within its own noise."""
     job = load({**JOB, "search": {"stages": "even"}})

@@ -49,6 +49,7 @@ def test_both_sides_cost_what_estimate_says(files):
     assert compared.unlike == ()
 
 
+@pytest.mark.slow
 def test_every_form_is_a_job(files):
     """A script by its arguments, a saved plan by its first strategy, one line by its fastest plan."""
     script = read_any(f"{files['run.sh']} --set GBS=64 cluster.device=h100-80gb-sxm")
@@ -61,6 +62,7 @@ def test_every_form_is_a_job(files):
     assert line.report().fastest.cluster.num_devices == 16
 
 
+@pytest.mark.slow
 def test_unlike_jobs_say_so(files):
     """Steps of other batches on other devices are compared by what a token costs."""
     compared = compare_two(read_any(files["job.yaml"]).side(), read_any(LINE).side())
@@ -141,6 +143,7 @@ def test_a_job_without_a_plan_has_nothing_to_compare(files):
         read_any("llama3-405b 8xh100 --batch 64 --sequence 8k --tokens 1T").side()
 
 
+@pytest.mark.slow
 def test_money_is_compared_where_both_have_a_price():
     """32 dollars for 8 devices and hour: GPU-hours times four; of other lengths per trillion tokens."""
     price = "costs.price_per_device_hour=4"

@@ -76,6 +76,7 @@ def test_every_format_has_the_same_money_and_energy():
     assert "- not counted: the rest of the nodes" in render(report, "markdown")
 
 
+@pytest.mark.slow
 def test_energy_lies_between_idle_and_full_power():
     """Of 64 H100 for the whole time: 105 W and 700 W each."""
     report = estimated()
@@ -194,6 +195,7 @@ def test_whole_trainings_against_published_energy(model, given, strategy, mwh):
     assert 0.59 < energy.it_joules / MWH_JOULES / mwh < 1.13
 
 
+@pytest.mark.slow
 def test_mfu_by_the_bf16_peak():
     """An 8-bit job has half its MFU by the fp8 peak, 1,979 against 989 TFLOP/s; a bf16 job has one."""
     narrow, wide = (estimated(f"training.precision={name}") for name in ("fp8", "bf16"))

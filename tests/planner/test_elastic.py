@@ -41,6 +41,7 @@ def test_each_size_has_the_plan_that_a_search_of_its_own_finds():
     assert found.num_searches < len(found.sizes)
 
 
+@pytest.mark.slow
 def test_what_a_scheduler_asks():
     """37 to 64 nodes and a batch of 512: fewer devices than are free where the batch cannot be shared by all."""
     job = a_job(training={"global_batch_size": 512, "sequence_length": 4096, "tokens": 1e12})

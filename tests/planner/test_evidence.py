@@ -126,6 +126,7 @@ def test_devices_without_runs_have_no_features_of_their_own():
     assert names == {("cuda_graphs",), ("tp_overlap",), ("cuda_graphs", "tp_overlap")}
 
 
+@pytest.mark.slow
 def test_what_the_job_pins_is_planned_and_said():
     """A pinned graph of the whole iteration on Hopper; FSDP with tp where both are pinned."""
     graph = load(a_job(search__pin={"cuda_graphs": "full_iteration"}))

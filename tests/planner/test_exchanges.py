@@ -51,6 +51,7 @@ def test_no_layer_moved_makes_the_plan_faster(outcome):
     assert estimate(problem.facts, best).step_seconds <= min(fitting)
 
 
+@pytest.mark.slow
 def test_a_descent_gains_what_the_sum_over_the_ranks_does_not_see(outcome):
     """The plan is faster than the even stages that it descends from or beside."""
     problem = load(JOB)
@@ -114,6 +115,7 @@ def test_layers_in_full_do_not_descend(outcome):
     assert descend(facts, full, lambda _: True, lambda: True)[0] == full
 
 
+@pytest.mark.slow
 def test_a_plan_keeps_within_the_memory_as_it_descends(outcome):
     """Where its best dealing lacks a MiB, the plan is another one that fits, and slower."""
     problem = load(JOB)

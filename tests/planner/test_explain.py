@@ -81,6 +81,7 @@ def test_the_next_faster_strategy_is_that_of_enumeration():
     assert found.saved_seconds == pytest.approx(best - found.step_seconds, abs=TICK)
 
 
+@pytest.mark.slow
 def test_a_pin_that_costs_time_binds_and_one_that_does_not_is_idle():
     """Full recomputation is slower than none where memory is plenty; one rank of context is what is best anyway."""
     problem = a_problem(pin={"recompute": 2, "cp": 1})
@@ -112,6 +113,7 @@ def test_every_kind_of_constraint_is_relaxed():
     )
 
 
+@pytest.mark.slow
 def test_the_headroom_binds_where_it_makes_the_plan_slower():
     """Without the headroom the search finds something faster; the report says with which chances."""
     problem = a_tight_problem(pin=FEW_FEATURES, memory_headroom_bytes=0.1 * GB)
@@ -142,6 +144,7 @@ def test_evidence_is_one_constraint():
     assert not any("search.evidence" in one for one in explanation.idle)
 
 
+@pytest.mark.slow
 def test_what_is_asked_is_not_mixed_with_the_jobs_own_strategy():
     """The plan does not follow that either: TP8 of TP2 PP2 DP4 on 16 GPUs would be 64."""
     entries = {"model": "llama3-8b", "cluster": {"device": "h100-80gb-sxm", "num_devices": 16}}
@@ -218,6 +221,7 @@ def test_nothing_fits_is_explained_like_a_plan_does():
     assert explanation.exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_smaller_headroom_is_offered_where_it_is_enough():
     """What the closest strategy lacks is taken from the headroom: with as much of it it fits, with a byte more not."""
     roomy = a_tight_problem(pin=FEW_FEATURES, memory_headroom_bytes=0.4 * GB)

@@ -218,6 +218,7 @@ def test_the_host_memory_that_would_do_is_exact_to_the_byte():
         assert bool(search_or_explain(replace(problem, facts=facts)).strategies) == fits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a rule of frameworks", "two bounds"])
 def test_in_a_large_space_one_preference_or_rule_of_frameworks_is_broken(name, monkeypatch):
     """The sets are those of a small space with one such rule at most; what excludes each other breaks none."""
@@ -274,6 +275,7 @@ def with_memory(problem, memory_bytes):
     return replace(problem, facts=facts)
 
 
+@pytest.mark.slow
 def test_the_memory_that_is_named_leaves_the_usual_headroom():
     """The headroom of a search is a share of the memory: devices of the named size are enough, smaller ones are not."""
     job = {

@@ -122,6 +122,7 @@ ONE_VALUE = {"ep", "cuda_graphs", "optimizer_offload"}
 """Fields that dense models do not have, or the release of torchtitan, or Accelerate, which writes that it is off."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", WAYS)
 def test_tables_are_read_as_they_are_written(target, tmp_path):
     """Files of a target are read back as the strategy: every decision, and stages of their own."""
@@ -363,6 +364,7 @@ def test_accelerate_refuses_experts_on_tensor_parallel_ranks():
 # --- from job to file --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_documents_commands_from_plan_to_launch_work(tmp_path, monkeypatch):
     """Each of them, one after the other, in a folder with nothing but the example jobs."""
     block = page("guides/other_frameworks").split("```sh\n")[1].partition("```")[0]

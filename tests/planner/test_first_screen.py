@@ -43,7 +43,7 @@ def report(request):
     return plan(load({**JOBS[request.param]}))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 def test_a_decision_takes_fourteen_lines(report):
     """With the plan, its step and interval, memory, days; the commands come below the table."""
     text = render(report, "short")
@@ -54,6 +54,7 @@ def test_a_decision_takes_fourteen_lines(report):
     assert text.index("Plans") < text.index("Next")
 
 
+@pytest.mark.slow
 def test_no_row_says_the_same_for_every_job():
     """Of two jobs that differ in everything each row differs, too."""
     texts = [dict(next(short_sections(plan(load(JOBS[name])))).rows) for name in ("dense", "no runs of the device")]
@@ -77,6 +78,7 @@ def idle_plan():
     return plan(load(JOBS["idle devices"]))
 
 
+@pytest.mark.slow
 def test_a_near_by_batch_that_gains_much_is_said():
     """70 sequences on 72 GPUs leave 2 or more idle; 72 share all of them. Below 3 % it is in the whole report only."""
     found = idle_plan()

@@ -85,6 +85,7 @@ class TestDevice:
         assert {one["operator"] for one in entry["calibration"]["samples"]["operators"]} == {"matmul", "rms_norm"}
         assert all(one["error"] < 0.1 for one in entry["calibration"]["samples"]["operators"])
 
+    @pytest.mark.slow
     def test_every_number_has_a_source(self, device_file: Path):
         entry = yaml.safe_load(device_file.read_text())
         own = set(entry) - {"name", "calibration", "sources"}

@@ -246,6 +246,7 @@ def settings_unproven(_facts, strategy):
 # --- measured runs -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_measured_run_of_a_layout_and_the_error_on_it(comparison):
     """NVIDIA's dgxc-benchmarking measured 14.66 s (release 25.04) with these degrees on 64 H100."""
     (given,) = comparison.gain.measured

@@ -170,6 +170,7 @@ def test_no_gap_contradicts_the_basis_of_an_interval():
             assert ground.runs("kind", spread.kind.model, spread.kind.device) >= spread.rows
 
 
+@pytest.mark.slow
 def test_a_report_says_what_is_extrapolated():
     """Behind the interval in the text, in every other format too; the JSON has all gaps, the text the first few."""
     job = {**JOB, "cluster": {**JOB["cluster"], "device": "h200", "num_devices": 65_536}}

@@ -80,6 +80,7 @@ def test_where_all_devices_are_fastest_none_is_idle():
     assert "proven: " in render(report, "table").partition("fewer GPUs")[2].partition("\n")[0]
 
 
+@pytest.mark.slow
 def test_the_report_says_how_many_are_idle_and_why():
     """The best plan on all devices stands beside the answer; figures count what is used."""
     report = plan_of()
@@ -110,6 +111,7 @@ def test_plans_after_the_first_are_the_best_of_all_numbers():
     assert [one.step_seconds for one in report.plans] == pytest.approx(steps, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_seven_sequences_on_many_devices_use_fewer():
     """7 sequences leave most of 64 nodes nothing to do but to wait for each other; no run divides them so finely."""
     report = planned(num_nodes=64, batch=7)
@@ -131,6 +133,7 @@ def test_a_number_that_no_strategy_divides_still_has_a_plan():
     assert "no strategy for all GPUs satisfies the rules" in " ".join(render(report, "table").split())
 
 
+@pytest.mark.slow
 def test_where_no_number_fits_the_conflict_is_that_of_all_devices():
     """Three ranks cannot share 32 heads, however few nodes are used."""
     report = planned("search.pin.tp=3")
@@ -140,6 +143,7 @@ def test_where_no_number_fits_the_conflict_is_that_of_all_devices():
     assert report.outcome.conflict == planned("search.idle_devices=false", "search.pin.tp=3").outcome.conflict
 
 
+@pytest.mark.slow
 def test_total_time_takes_the_shorter_step_on_fewer_devices():
     """Fewer nodes fail less often, and the report says that numbers are compared by the step."""
     report = planned("objective=total_time")
@@ -172,6 +176,7 @@ def test_settings_are_chosen_together_with_the_number():
 # --- who decides -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_job_may_say_how_many_devices_are_used():
     """``max_devices`` allows any number up to it, not whole nodes alone: no other number is searched then."""
     report = planned("search.max_devices=72")
@@ -367,6 +372,7 @@ def test_promising_sizes_share_a_larger_divisor(batch, num_devices):
 # --- spare nodes -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_spare_nodes_are_kept_out():
     """Nine nodes with one spare are planned as eight."""
     spared, eight = planned("cluster.spare_nodes=1"), plan_of(8)

@@ -203,6 +203,7 @@ def test_programs_that_are_refused_say_why():
         assert row["why"] or row["kind"] != "refused", row
 
 
+@pytest.mark.slow
 def test_named_models_are_models():
     """Of the catalog, or descriptions that a job takes."""
     for row in rows(documents.ROOM / "models.csv"):

@@ -54,6 +54,7 @@ def test_what_a_configuration_may_not_say(text, message, tmp_path):
         import_job(path, [DEVICE, "cluster.num_devices=8", "model=llama3-8b", "training.sequence_length=4096"])
 
 
+@pytest.mark.slow
 def test_anchors_do_not_grow_without_bound():
     """Nine levels of nine would be 387 million words."""
     levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]

@@ -156,6 +156,7 @@ def test_no_key_of_a_file_is_dropped_in_silence(name, tmp_path):
     assert list(find_silent(tmp_path / name, entries, {})) == []
 
 
+@pytest.mark.slow
 def test_a_key_that_is_dropped_in_silence_is_found(tmp_path, monkeypatch):
     """The search itself: an import without its notes, of a switch that counts only with another one."""
     path = tmp_path / "run.sh"

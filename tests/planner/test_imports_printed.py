@@ -149,6 +149,7 @@ def test_a_log_may_have_bytes_that_are_no_text(tmp_path):
     assert import_job(tmp_path / "train.log", DEVICE).document["strategy"]["tp"] == 2
 
 
+@pytest.mark.slow
 def test_a_log_without_a_configuration_is_no_script(tmp_path):
     """It may be long, too: a day of lines behind the block is no reason to refuse it."""
     with pytest.raises(SpecError, match=r"train.log: prints no configuration that is known here"):

@@ -108,6 +108,7 @@ def results():
     return {path: imported(path) for folder in SHARES for path in files(folder)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", SHARES)
 def test_the_share_that_is_imported(results, folder):
     """No fewer than counted here, and what is refused has one of the reasons."""

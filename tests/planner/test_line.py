@@ -190,6 +190,7 @@ def test_all_verbs_complete_a_part_of_a_strategy_alike():
     assert "dispatcher=" in costed.completed
 
 
+@pytest.mark.slow
 def test_a_completion_gives_up_free_memory_before_evidence():
     """NVIDIA's degrees for 70B leave 6 % of the memory free; the rest stays among what runs have shown."""
     training = {"global_batch_size": 1024, "sequence_length": 8192, "tokens": 1e12}
@@ -224,6 +225,7 @@ def test_a_whole_line_is_not_searched(monkeypatch):
 JOB = ["llama3-8b", "16xh100", "--batch", "128", "--sequence", "8k", "--tokens", "1T", "-q"]
 
 
+@pytest.mark.slow
 def test_a_plan_takes_decisions(capsys):
     """In either spelling, one by one or in quotation marks."""
     found = []

@@ -74,6 +74,7 @@ def assert_same(back, plan):
 # --- round trip --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_random_plans_come_back():
     """Five of them; the next test takes more, and looks at what they have."""
     for plan in megatron_plans(5):

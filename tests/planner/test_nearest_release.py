@@ -102,7 +102,7 @@ def test_a_job_of_an_unknown_release_costs_what_its_relative_costs():
     assert known.problem.facts.cluster.unknown_release == ""
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("given", [UNKNOWN, {"base": UNKNOWN, "settings": {"gradient_dtype": "bf16"}}])
 def test_every_format_says_for_which_release_another_stands(given):
     """Text, Markdown, page and JSON; also of a framework that a job changes."""

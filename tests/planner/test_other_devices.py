@@ -87,6 +87,7 @@ def test_published_amd_runs():
     assert all(abs(ratio - 1) < 0.25 for ratio in ratios.values())
 
 
+@pytest.mark.slow
 def test_the_report_says_which_device_a_name_was_taken_for():
     """In the text and in the JSON; a name that means one device needs no word."""
     report = report_on("h100")

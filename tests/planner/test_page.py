@@ -187,6 +187,7 @@ def test_constants_and_behaviour_stand_with_their_sources(report):
     assert not any(name.startswith("profile") for name in rows)
 
 
+@pytest.mark.slow
 def test_plain_text_of_any_plan_is_there(report, page):
     """The tables hold what the other reports say."""
     cells = Elements(page).cells
@@ -323,6 +324,7 @@ def test_points_of_the_front_have_both_intervals(shown, page):
     assert series["spread"][own] == pytest.approx([best.interval.low_seconds, best.interval.high_seconds])
 
 
+@pytest.mark.slow
 def test_money_has_its_interval():
     """
     8 H100 for 2 dollars an hour: 16 dollars times the hours; 80 % of trainings end with other hours.
@@ -424,6 +426,7 @@ def test_both_stand_side_by_side(compared):
     assert cells <= set(Elements(page).cells)
 
 
+@pytest.mark.slow
 def test_bars_of_differences_add_up(compared):
     """Parts that are shown are within a thousandth of the step each of what the whole step differs by."""
     (whole, *parts) = data_of(render(compared, "html"))["charts"]["differences"]["rows"]
@@ -435,6 +438,7 @@ def test_bars_of_differences_add_up(compared):
     )
 
 
+@pytest.mark.slow
 def test_unlike_jobs_have_no_bars_of_differences(compared):
     """Their steps train other models; each is named first or second, and both jobs' inputs are there."""
     other = estimate(load(JOBS / "mixtral-8x7b-64xa100.yaml"), {"ep": 8})

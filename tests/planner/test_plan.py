@@ -146,6 +146,7 @@ def test_exit_code_follows_the_status(report, status, exit_code):
     assert replace(report, outcome=replace(report.outcome, status=status)).exit_code == exit_code
 
 
+@pytest.mark.slow
 def test_nothing_fits_is_an_answer():
     """405 billion parameters do not fit into 640 GB: no plan, a conflict, and what the closest strategy lacks."""
     report = plan(a_problem(model="llama3-405b"))
@@ -155,6 +156,7 @@ def test_nothing_fits_is_an_answer():
     assert report.closest.strategy == report.outcome.conflict.closest
 
 
+@pytest.mark.slow
 def test_objectives_have_one_order():
     """The total time grows with the step time."""
     step, total = (plan(a_problem(objective=objective)) for objective in ("step_time", "total_time"))

@@ -252,6 +252,7 @@ def array(report, tmp_path, capsys):
     return folder
 
 
+@pytest.mark.slow
 def test_an_array_runs_each_plan_in_its_folder(array):
     """Bash runs the tasks as Slurm would; each trains 20 steps, logs every one and saves nothing."""
     script = (array / "array.sbatch").read_text()

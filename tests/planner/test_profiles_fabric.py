@@ -71,6 +71,7 @@ class TestStored:
                 assert again.seconds(kind, **case) == pytest.approx(float(times.seconds(kind, **case)), rel=1e-3)
                 assert again.relative_deviation(kind, **case) >= 0
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(("kind", "ranks", "nodes"), KIND_GROUPS)
     def test_sizes_between_samples_take_what_they_would(self, learned: Any, kind: str, ranks: int, nodes: int):
         _, times = learned

@@ -110,6 +110,7 @@ class TestTimes:
         assert found.runs[0].anchored_seconds == pytest.approx(seconds, rel=0.01)
         assert constant(found, "measured.compute_scaling") == pytest.approx(0.5, rel=0.05)
 
+    @pytest.mark.slow
     def test_two_numbers_of_layers_tell_a_layer_from_a_step(self, tmp_path: Path) -> None:
         """Kernels as computed and 0.25 s more in each step: the runs' difference is a layer's, the rest the step's."""
         few, many = (sum(lines_of(tmp_path, num_layers=count).values()) for count in (1, 8))
@@ -125,6 +126,7 @@ class TestTimes:
 
         assert "measured.communication_scaling" not in [one.field for one in found.moved]
 
+    @pytest.mark.slow
     def test_the_whole_job_is_an_ordinary_estimate_on_the_device_that_follows(self, tmp_path: Path) -> None:
         """Layers and their passes twice as long: so is what the whole job computes; its transfers stay."""
         lines = lines_of(tmp_path, num_layers=2)
@@ -149,6 +151,7 @@ class TestTimes:
         assert found.runs[0].anchored_seconds == pytest.approx(1.1 * model, rel=0.02)
         assert 0.45 <= constant(found, "matmul_efficiency.bf16") < 0.75
 
+    @pytest.mark.slow
     def test_a_run_that_differs_moves_constants_by_less(self, tmp_path: Path) -> None:
         """Of another sequence length it holds with the noise of two layouts, and the report says why."""
         lines = lines_of(tmp_path, num_layers=2)
@@ -195,6 +198,7 @@ class TestTimes:
 class TestMemory:
     """What peaks say of a device."""
 
+    @pytest.mark.slow
     def test_bytes_that_no_formula_has_are_added_to_the_device(self, tmp_path: Path) -> None:
         """A peak half a GiB above the predicted one: the device's own bytes are 1.5 GiB in place of 1."""
         model = anchored(tmp_path, a_run(2, step_seconds=1.0)).runs[0].model_bytes
@@ -205,6 +209,7 @@ class TestMemory:
         assert found.peaks.offset_bytes == pytest.approx(0.5 * GIB_BYTES)
         assert found.device["runtime_bytes"] == pytest.approx(1.5 * GIB_BYTES)
 
+    @pytest.mark.slow
     def test_at_most_it_grows_with_all_else_and_scatters_as_peaks_do(self, tmp_path: Path) -> None:
         """A peak twice the predicted one: the job's is at most twice the predicted one, times the law's spread."""
         model = anchored(tmp_path, a_run(2, step_seconds=1.0)).runs[0].model_bytes
@@ -228,6 +233,7 @@ class TestMemory:
         assert alike == pytest.approx(20.0 * math.exp(spread))
         assert different == pytest.approx(20.0 * math.exp(math.sqrt(2) * spread))
 
+    @pytest.mark.slow
     def test_a_bound_beyond_the_device_is_said(self, tmp_path: Path) -> None:
         """The job takes 1.2 of 3 GiB by the model, and 1.9 more by a peak that is 1.9 larger."""
         model = anchored(tmp_path, a_run(2, step_seconds=1.0)).runs[0].model_bytes
@@ -347,6 +353,7 @@ class TestBadInput:
 
         assert expected in str(error.value)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("runs", "kind", "expected"),
         [
@@ -541,6 +548,7 @@ class TestCommands:
         assert f"Step of the whole job: {estimate(changed, {}).plan.step_seconds:,.3f} s" in text
         assert "measured directly" in text
 
+    @pytest.mark.slow
     def test_plan_searches_on_the_device_that_follows(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """The report names it and the small runs, and says that no peak was measured."""
         job, small, _ = self.files(tmp_path)
@@ -554,6 +562,7 @@ class TestCommands:
         assert "small runs 2 layers: 2.000 s measured" in text
         assert "peaks are the model's: no small run has peak_memory_gib" in text
 
+    @pytest.mark.slow
     def test_a_plan_has_the_interval_of_its_projection(self, tmp_path: Path) -> None:
         """The same strategy on the same device: planned from a small run, or projected."""
         path = a_file(tmp_path, a_run(2, step_seconds=0.37, peak_memory_gib=1.3))
@@ -567,6 +576,7 @@ class TestCommands:
         assert f"measured {projected.measured_fraction:.0%} of strategy 1 directly" in sentence
         assert f"its peak is at most {gib(projected.most_peak_bytes)} GiB" in sentence
 
+    @pytest.mark.slow
     def test_project_as_json(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """Figures in seconds, null for peaks that nobody measured."""
         job, small, _ = self.files(tmp_path)

@@ -121,6 +121,7 @@ def test_the_fastest_comes_first_where_it_is_asked_for():
     assert len(usual.plans) == usual.problem.top == 3
 
 
+@pytest.mark.slow
 def test_what_the_job_asks_for_stays():
     """A pinned degree is no question; neither is a feature whose plain value the job does not allow."""
     pinned = plan(a_large_job(search__pin={"vpp": 10, "pp": 4}, search__tolerance=0.5), certified=False)
@@ -157,6 +158,7 @@ def test_reports_say_what_the_fastest_would_gain_and_risk():
     assert [one["name"] for one in whole["preferred"]] == ["vpp"]
 
 
+@pytest.mark.slow
 def test_the_command_puts_the_fastest_first(tmp_path, capsys):
     """``search.fastest``."""
     job = a_job(**LARGE)

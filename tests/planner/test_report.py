@@ -112,6 +112,7 @@ def test_json_holds_every_decision(report):
     assert list(first["strategy"]) == [*(field.name for field in fields(Strategy)), "num_microbatches"]
 
 
+@pytest.mark.slow
 def test_json_plans_have_what_the_issue_names(report, estimated):
     """Quantities with their units, as the schema says; an estimate is one plan, written flat."""
     whole = valid("report", load_strictly(render(report, "json")))
@@ -127,6 +128,7 @@ def test_json_plans_have_what_the_issue_names(report, estimated):
     assert (whole["status"], whole["gap"]) == ("optimal", 0.0)
 
 
+@pytest.mark.slow
 def test_reports_say_what_storage_takes():
     """Bytes over bandwidth, the share of the time, and what is kept; no bandwidth where a job gives the seconds."""
     told = {"asynchronous_checkpoints": True, "storage_bandwidth": 20e9, "keep_checkpoints": 4}
@@ -346,6 +348,7 @@ def test_text_says_whose_closed_form_is_proven(report, monkeypatch, closed_forms
     assert words in text
 
 
+@pytest.mark.slow
 def test_long_pipelines_show_a_few_ranks():
     """Of 32 ranks, all different, the console shows a few and says so; the JSON has all."""
     problem = load(a_job(model="llama3-405b", cluster__num_devices=2048, training__global_batch_size=2048))
@@ -427,6 +430,7 @@ def test_output_goes_to_a_file(form, tmp_path, capsys):
     assert target.read_text() == capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_an_impossible_job_ends_with_1_and_a_wrong_decision_with_2(capsys):
     """Llama-3-405B on 8 GPUs: an answer on stdout, nothing on stderr but progress. A mistake has no answer."""
     job = str(JOBS / "llama3-405b-2048xh100.yaml")
@@ -453,6 +457,7 @@ def test_no_time_ends_with_3(capsys):
     assert "why nothing fits" not in out
 
 
+@pytest.mark.slow
 def test_the_chance_to_fit_is_told_with_the_runs_behind_it():
     """Of a device that is nearly full about half, of a roomy one nearly all; the table's row, the note, the JSON."""
     problem = load(a_job())

@@ -19,6 +19,7 @@ JOB = a_document("llama3-8b", "8xh100-80gb-sxm", batch=64, sequence=8192, tokens
 LAYOUT = {"layers": [7, 9, 9, 7], "full_layers": [1, 0, 0, 0]}
 
 
+@pytest.mark.slow
 def test_the_schema_is_up_to_date():
     """An entry of a report is new or gone: run ``python -m planner.schema``."""
     assert PATH.read_text(encoding="utf-8") == schema_text("report")
@@ -36,7 +37,7 @@ def test_every_entry_is_described():
         assert record["additionalProperties"] is False
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("changes", "status"),
     [
@@ -63,7 +64,7 @@ def test_estimates_satisfy_the_schema():
     VALIDATOR.validate(json.loads(render(estimate(load(JOB), {"tp": 8, "recompute": "full", "ep": 2}), "json")))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("decisions", [{}, {"tp": 8}, {"tp": 3}, {"pp": 8, "mbs": 8}])
 def test_explanations_satisfy_the_schema(decisions):
     """Why this plan, and why not another one."""

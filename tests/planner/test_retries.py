@@ -140,6 +140,7 @@ def test_plans_of_jobs_without_headroom_are_fast():
     assert f"to be fast {told[0]['chance_fast']['share']:.0%}" in " ".join(render(report, "short").split())
 
 
+@pytest.mark.slow
 def test_a_full_device_is_said_to_be_slow():
     """The note and the column of CSV: a peak of 99 % of the memory that may fit, and hardly is fast."""
     problem = load(a_job())

@@ -56,7 +56,7 @@ JOBS = {
 """A job of each kind."""
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", JOBS)
 def test_a_plan_that_is_given_back_costs_the_same(kind, tmp_path):
     """As words, strategy, report, candidate and an export imported again: step and peak to the last digit."""
@@ -77,6 +77,7 @@ def test_even_stages_are_reported_with_their_layers():
         assert "[5, 6, 6, 6, 5, 4]" in text or "[ 5, 6, 6, 6, 5, 4 ]" in text or "layout=5+6x3+5+4" in text, form
 
 
+@pytest.mark.slow
 def test_the_printed_line_is_the_plan(capsys, tmp_path, monkeypatch):
     """The line of the short answer, pasted behind ``planner estimate``; JSON of both has one step and one peak."""
     monkeypatch.chdir(tmp_path)
@@ -97,6 +98,7 @@ def test_the_printed_line_is_the_plan(capsys, tmp_path, monkeypatch):
         assert back[name] == best[name]
 
 
+@pytest.mark.slow
 def test_an_explanation_of_a_printed_plan_is_about_that_plan():
     """``planner explain`` with stages asks about one strategy, whatever else the search would choose."""
     problem = load(a_job())

@@ -23,6 +23,7 @@ def test_schema_is_up_to_date():
     assert PATH.read_text(encoding="utf-8") == schema_text("job")
 
 
+@pytest.mark.slow
 def test_schema_is_a_schema():
     """Editors ignore a schema that is none."""
     jsonschema.Draft202012Validator.check_schema(VALIDATOR.schema)

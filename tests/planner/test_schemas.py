@@ -85,6 +85,7 @@ def silent(part):
 
 
 class TestModels:
+    @pytest.mark.slow
     @in_one_case("name", catalog.models())
     def test_models_of_the_catalog(self, name, capsys):
         """Dense ones, experts, latent and linear attention, Mamba, multi-token prediction."""
@@ -101,6 +102,7 @@ ENTRIES = ("h100", "a3-mega", "hopper", "bf16", "megatron-lm-0.14", "llama3-8b",
 
 
 class TestCatalog:
+    @pytest.mark.slow
     def test_all_of_it(self, capsys):
         """Every list but that of recipes, which is long."""
         whole = valid("catalog", json.loads(printed(capsys, "catalog", "--format", "json")))
@@ -120,6 +122,7 @@ class TestCatalog:
 
 
 class TestRows:
+    @pytest.mark.slow
     def test_a_report(self):
         """Plans of a search, and a given strategy."""
         texts = render(plan(load(JOB)), "csv"), render(estimate(load(JOB), {"tp": 2}), "csv")
@@ -128,6 +131,7 @@ class TestRows:
         assert len(found) == 3
         assert not validator("report-row").is_valid({**found[0], "mfu": "fast"})
 
+    @pytest.mark.slow
     def test_a_batch(self, tmp_path, monkeypatch, capsys):
         """Its table, also of a job without a plan and with an override, and the ranking."""
         monkeypatch.chdir(tmp_path)

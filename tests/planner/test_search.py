@@ -116,6 +116,7 @@ def test_modes_leave_out_nothing_that_matters(memory_bytes, variants):
     assert without.effort.num_bounded == without.effort.pruned.bounded == 0
 
 
+@pytest.mark.slow
 def test_several_strategies_differ_in_their_degrees():
     """One per group, best first, and the first is that of a search for one."""
     problem = a_problem(a_moe_model(num_layers=4), num_devices=16)
@@ -173,6 +174,7 @@ def test_variants_that_folding_and_dominance_would_drop_are_listed():
     assert len({tuple(getattr(one, name) for name in free) for one in outcome.strategies}) == 8
 
 
+@pytest.mark.slow
 def test_every_strategy_is_accounted_for():
     """Bounded, cut, dominated or handed to the solver: together they are the space."""
     for variants in ("groups", "all"):
@@ -346,6 +348,7 @@ def test_a_report_says_what_is_left_when_time_runs_out(monkeypatch, clock):
     assert f"left {num_left(report.outcome):,} strategies, neither costed nor excluded by a bound" in text
 
 
+@pytest.mark.slow
 def test_time_that_runs_out_leaves_a_gap(monkeypatch, clock):
     """The clock jumps after the first batch: a strategy in hand, bounded by the next row."""
     problem = a_problem(a_moe_model(num_layers=6), num_devices=32, workload={"global_batch_size": 64})
@@ -366,6 +369,7 @@ def test_time_that_runs_out_leaves_a_gap(monkeypatch, clock):
     assert best.lower_bound_seconds <= outcome.step_seconds[0] + module.ROUNDING_BOUND_SECONDS
 
 
+@pytest.mark.slow
 def test_a_search_that_finds_nothing_for_long_asks_for_the_roomiest_row(monkeypatch):
     """The only row that fits comes last by its bound; then the search goes on from it."""
     monkeypatch.setattr(module, "INFEASIBILITY_CHECK_ROWS", 32)
@@ -383,6 +387,7 @@ def test_a_search_that_finds_nothing_for_long_asks_for_the_roomiest_row(monkeypa
     assert outcome.step_seconds == (9.0,)
 
 
+@pytest.mark.slow
 def test_nothing_that_fits_is_proven_infeasible_early(monkeypatch):
     """After few rows memory alone is asked for."""
     monkeypatch.setattr(module, "INFEASIBILITY_CHECK_ROWS", 32)

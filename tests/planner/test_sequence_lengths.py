@@ -56,6 +56,7 @@ def test_a_yaml_file_may_name_lengths_by_numbers(tmp_path):
     assert Path("lengths.csv") in [Path(one.name) for one in found[1].sources]
 
 
+@pytest.mark.slow
 def test_samples_of_one_sequence_are_the_job_without_the_entry():
     """Sequences as long as a sample are what a job without the entry has: the same facts, the same plan."""
     with_entry, without = load(a_job({"32k": 1})), load(a_job(None))
@@ -127,6 +128,7 @@ def test_dynamic_context_parallelism_needs_lengths_and_is_exported():
         load(a_job(None, max_seqlen_per_dp_cp_rank="8k"))
 
 
+@pytest.mark.slow
 def test_packed_sequences_and_unmeasured_exchanges_are_named_as_unmeasured():
     """No measured run has either, so that the interval is wider and the answer says why."""
     job = a_job({"1k": 60, "32k": 10}) | {"settings": {"cp_comm_type": "a2a"}, "search": {"pin": {"cp": 2}}}

@@ -73,6 +73,7 @@ def test_a_combination_that_its_bound_excludes_is_not_searched():
     assert joint.outcome.status == Status.OPTIMAL
 
 
+@pytest.mark.slow
 def test_one_model_decides_among_all_combinations():
     """Three plans of one group each take three solves, however many combinations there are."""
     settings = {**GRADIENTS, "moments_dtype": ["fp32", "bf16"], "loss": ["fused", "unfused"]}
@@ -175,6 +176,7 @@ def test_of_a_number_with_several_values_those_between_are_had():
     assert not has_value(framework, "gradient_dtype", "bf16+fp32")
 
 
+@pytest.mark.slow
 @in_one_case("name", catalog.frameworks())
 def test_the_catalog_lists_values_of_choosable_settings(name):
     """Each is a value of its setting, as a job may give it."""
@@ -230,6 +232,7 @@ def test_a_framework_of_the_job_lists_values_that_there_are():
 # --- what is chosen ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_each_plan_has_its_own_settings(report):
     """Gradients of half the bytes are faster; the report says so in text and JSON."""
     whole = json.loads(render(report, "json"))
@@ -284,6 +287,7 @@ def test_an_export_says_what_was_chosen_and_comes_back(settings, search, options
     assert estimate(load(again.document), {}).plan.step_seconds == pytest.approx(chosen.step_seconds, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_an_estimate_takes_the_values_that_are_fastest():
     """A given strategy is costed with either; the report is of a job with one value."""
     answer = estimate(load(a_job(GRADIENTS)), {"tp": 2, "pp": 2, "mbs": 4})
@@ -308,6 +312,7 @@ def test_explanations_and_comparisons_are_of_the_chosen_settings():
     assert "gradient_dtype=bf16" in render(compared, "table")
 
 
+@pytest.mark.slow
 def test_a_batch_and_sizes_choose_as_well():
     """A line of results has the settings of each plan; so has each size its plan."""
     job = make_job(a_job(GRADIENTS), Fingerprints())
@@ -350,6 +355,7 @@ def test_time_that_runs_out_is_said():
     assert json.loads(render(report, "json"))["lower_bound_seconds"] == 0
 
 
+@pytest.mark.slow
 def test_the_command_line_takes_lists_and_refuses_wrong_ones(tmp_path, capsys):
     """Exit codes 0 and 2; the model's file is of the chosen settings."""
     file, model = tmp_path / "job.yaml", tmp_path / "model.txt"
@@ -362,6 +368,7 @@ def test_the_command_line_takes_lists_and_refuses_wrong_ones(tmp_path, capsys):
     assert "settings.gradient_dtype: is an empty list." in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("entries", "unused"), read_table("setting_choices")["unused"])
 def test_entries_without_effect_are_said(entries, unused):
     """In the short report, the table and JSON, by name."""

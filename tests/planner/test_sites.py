@@ -41,6 +41,7 @@ def test_unlimited_bandwidth_makes_sites_one():
     assert many.site_links_seconds == 0
 
 
+@pytest.mark.slow
 def test_a_synchronous_step_adds_what_crosses_the_links():
     """2 + 2 bytes of each parameter, 3 of 4 parts from each site, over 12.5 GB/s; 2 (s - 1) latencies of 30 ms."""
     alone, _ = step_of(None)
@@ -60,6 +61,7 @@ def test_a_slow_link_is_named_as_idle():
     assert "devices idle 99" in render(report, "short")
 
 
+@pytest.mark.slow
 def test_local_steps_share_one_synchronization():
     """Every 100 steps 4 + 4 bytes of each parameter: a hundredth of 70.55e9 x 8 x 3/4 / 0.105 GB/s = 40.3 s."""
     free, _ = step_of({"count": 4, "bandwidth": None, "local_steps": 100})
@@ -83,6 +85,7 @@ def test_streams_hide_behind_computation():
     assert free < partly < blocking
 
 
+@pytest.mark.slow
 def test_a_site_with_local_steps_is_a_job_of_its_own():
     """A quarter of the devices with a quarter of the batch: the same memory, the same step within 1 %."""
     _, apart = step_of({"count": 4, "bandwidth": None, "local_steps": 100})
@@ -140,6 +143,7 @@ def test_no_target_launches_sites():
         export(judge(a_job({"count": 2, "bandwidth": "1GB/s"}), LINE).plan, "megatron-lm")
 
 
+@pytest.mark.slow
 def test_the_study_of_sites_states_its_caveat():
     """More local steps wait less; that their quality differs is said."""
     report = study(a_job({"count": 4, "bandwidth": "0.84Gbit/s"}), "sites", {"local_steps": [1, 100]})

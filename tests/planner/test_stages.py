@@ -66,6 +66,7 @@ def test_uneven_stages_of_all_degrees_are_proven():
     assert (outcome.status, outcome.gap) == (Status.OPTIMAL, 0)
 
 
+@pytest.mark.slow
 def test_every_format_tells_the_stages(report):
     """The table has a row per rank or run of alike ones, JSON and CSV the whole layout."""
     layout = report.plans[0].strategy.layout

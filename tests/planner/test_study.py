@@ -82,6 +82,7 @@ def a_mofa_job():
     )
 
 
+@pytest.mark.slow
 def test_reliability_is_the_papers_equations_to_the_last_digit():
     """(36)-(40) for given intervals, (44) for the best one: K* = 37 and 99.59 % are printed in 5.4.1."""
     report = study(a_mofa_job(), "reliability", {"interval": [10, 37, 500], "mttr": [18, 60]}, step_seconds=28)
@@ -141,6 +142,7 @@ def test_a_rate_at_which_no_training_ends_is_a_point_without_a_plan():
 # --- features ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_feature_alone_and_last_are_the_papers_gains():
     """Table 6: 24.29 s with and 25.89 s without TP overlap at MBS1 are 6.18 %, MBS2 over MBS1 5.89 %."""
     alone = setting_problem(64, 16, {"tp": 8, "pp": 8, "mbs": 1})
@@ -199,6 +201,7 @@ def test_every_gain_of_the_papers_tables_has_its_sign_and_order():
 # --- plans -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_point_is_the_plan_of_the_changed_job():
     """A batch of 128 is planned as a job of its own would be."""
     report = study(a_job(), "batch", {"batch": [64, 128]})
@@ -307,6 +310,7 @@ def test_a_study_that_does_not_apply_says_why(entries, name, values, message):
         study(a_job(**entries), name, values)
 
 
+@pytest.mark.slow
 def test_a_part_that_does_not_apply_is_a_note():
     """A plan without a pipeline has micro-batches, but no VPP."""
     report = study(a_job(), "schedule", {"vpp": [1, 2], "mbs": [1, 2]})
@@ -374,6 +378,7 @@ def test_arguments_of_another_type_are_named(job, values, step, message):
 # --- output ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "values"), [("features", {}), ("batch", {"batch": [32, 64]}), ("schedule", {"pp": [1, 64]})]
 )

@@ -58,6 +58,7 @@ def test_cells_are_the_answers_that_jobs_get(cell):
     assert (reason == "" or reason.startswith("memory: ")) == can_export(*cell), cell
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "device", "target", "evidence", "is_planned"),
     [

@@ -217,6 +217,7 @@ def test_what_is_not_given_is_as_the_target_has_it():
 # --- reports and commands ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_report_says_which_targets_could_run_its_best_plan():
     """Without a target: those that can in a line, the first reason of each other one in the JSON."""
     report = estimate(a_job(), {"pp": 2})

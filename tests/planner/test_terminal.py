@@ -78,7 +78,7 @@ def on_terminal(*arguments, **environment):
 # --- width -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 140])
 @pytest.mark.parametrize("kind", ["plans", "estimate", "infeasible"])
 def test_no_line_is_wider_than_the_screen_and_no_word_is_lost(reports, kind, width):
@@ -206,6 +206,7 @@ def test_the_short_answer_of_a_plan(capsys):
     assert not {"units", "money", "energy", "checkpoint"} & {*names}  # the same for every such job
 
 
+@pytest.mark.slow
 def test_the_next_commands_exist(capsys, tmp_path, monkeypatch):
     """Each is taken by the command line, and what launches the plan writes its files."""
     monkeypatch.chdir(tmp_path)

@@ -150,6 +150,7 @@ class TestSamples:
         matrices = 2 * 4096 * 4096 + 2 * 1024 * 4096 + 3 * 14336 * 4096
         assert found.point.sizes.n == ((16 * matrices + 128256 * 4096) / 2 + num_norms * 4096) / 2
 
+    @pytest.mark.slow
     def test_experts_are_known_whatever_the_router_sends_them(self) -> None:
         """37 rows for one of Mixtral's experts, to which the planner deals equally many; gate and up are one matrix."""
         made = one_step(100)

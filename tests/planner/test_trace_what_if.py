@@ -136,6 +136,7 @@ def write_job(folder, **strategy: object):
 class TestTensorParallel:
     """Ranks that layers are split over, by the job."""
 
+    @pytest.mark.slow
     def test_one_rank_reduces_nothing(self, split_trace, tmp_path, capsys):
         """What two sum in each layer is gone."""
         found = answer(capsys, split_trace, "--job", write_job(tmp_path, tp=2), "tp=1")

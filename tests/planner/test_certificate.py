@@ -276,10 +276,7 @@ BINDING = {
     ),
     physics.interleaving_needs_a_pipeline: (H200, {}),
     physics.global_batch_splits_over_ranks: (H200_FREE_TP, {}),
-    physics.microbatches_fill_the_pipeline: (
-        ("qwen3-30b-a3b", "h200", 16, 16, 2048),
-        {"framework_rules": False, "limits": ["tp * cp <= 4"]},
-    ),
+    physics.microbatches_fill_the_pipeline: (("llama3-70b", "h200", 32, 4, 4096), {"framework_rules": False}),
     frameworks.offloading_in_pipelines_is_for_experts: (A100, {}),
     physics.expert_groups_tile_a_stage: (("deepseek-v2", "b200", 64, 192, 4096), {"framework_rules": False}),
     physics.gradient_sharding_excludes_pipelines: (

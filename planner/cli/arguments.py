@@ -242,6 +242,17 @@ OUTPUT_OPTIONS = ("--format", "-o", "--output", "--write-model")
 """Options on the place and the form of the output, each with a value."""
 
 
+def _refuse_overruled(overrides: Sequence[str], words: Sequence[str]) -> None:
+    """Refuse entries of ``strategy`` beside words of one, which stand for all of it."""
+    for name, _, value in (one.partition("=") for one in overrides if words):
+        if name.partition(".")[0].strip() == "strategy":
+            raise SpecError(
+                name,
+                f"has no effect beside {' '.join(words)}, for words replace the job's strategy.",
+                f"Write {name.strip().removeprefix('strategy.')}={value} among these words.",
+            )
+
+
 def report_on_job(
     arguments: argparse.Namespace, doing: str, report_of: Callable[[Problem, StrategyFile], AnyReport]
 ) -> int:
@@ -252,6 +263,7 @@ def report_on_job(
 
         document, assignments = read_job(arguments, arguments.assignments)
         overrides, decisions = split_overrides(assignments)
+        _refuse_overruled(overrides, decisions)
         problem = load(document, all_overrides(overrides, arguments))
         check_output(arguments.output, problem.sources)
         report = report_of(problem, read_words(decisions))

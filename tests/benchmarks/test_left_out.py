@@ -10,11 +10,21 @@ import pytest
 
 from benchmarks.accuracy.left_out import folds as leaving
 from benchmarks.accuracy.left_out.goals import Goal, goals, left_out, macro, worst_column
-from benchmarks.accuracy.left_out.intervals import LeftOutError, band, coverages, difference_errors, left_out_errors
+from benchmarks.accuracy.left_out.intervals import (
+    FILE,
+    LeftOutError,
+    band,
+    coverages,
+    difference_errors,
+    interval_document,
+    left_out_errors,
+    stored_errors,
+)
 from benchmarks.accuracy.page import PAGE, PLOTS, generated, newer_lines
 from planner.measure.calibrate.cases import Predictor, log_measured_seconds
 from planner.measure.calibrate.constants import constants
 from planner.measure.calibrate.fit import fit, priors_of
+from planner.measure.runs.predictions import Prediction
 from planner.uncertainty.intervals import Error, Kind, Unseen
 from tests.builders_runs import fitted_results, known, predicted
 
@@ -268,3 +278,13 @@ def test_the_page_is_in_step_with_the_figures():
     assert PAGE.read_text(encoding="utf-8") == text
     assert {path.stem for path in PLOTS.glob("*.svg")} == {one.run.device for one in rows}
     assert leaving.HELD_OUT.exists()
+
+
+@pytest.mark.slow
+def test_the_planners_intervals_are_those_of_the_stored_folds():
+    """``python -m benchmarks.accuracy --share 1 --store`` writes both."""
+    timed = [one for one in fitted_results() if isinstance(one, Prediction) and one.run.step_seconds is not None]
+
+    assert FILE.read_text(encoding="utf-8") == interval_document(
+        stored_errors(timed, leaving.read_held_out(leaving.HELD_OUT))
+    )

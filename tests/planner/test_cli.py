@@ -188,6 +188,16 @@ def test_plan_says_that_it_does_not_use_a_strategy(strategy, verbs, job, capsys)
     assert capsys.readouterr().err == ""
 
 
+def test_entries_of_a_strategy_beside_its_words_are_refused(verbs, job, capsys):
+    """Words replace the job's strategy, so that the entry would be ignored."""
+    assert cli.main(["estimate", str(job), "tp=8", "strategy.mbs=2"]) == 2
+    assert not verbs
+    assert capsys.readouterr().err == (
+        "planner: strategy.mbs: has no effect beside tp=8, for words replace the job's strategy. "
+        "Write mbs=2 among these words.\n"
+    )
+
+
 def test_estimate_tells_decisions_from_overrides(verbs, job):
     """``tp=8`` is a decision, ``training.sequence_length=4096`` changes the job."""
     cli.main(["estimate", str(job), "tp=8", "training.sequence_length=4096", "recompute=full"])

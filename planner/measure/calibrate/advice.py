@@ -259,7 +259,8 @@ def advice(
     for count, best in enumerate(order[:MOST_MORE], start=1):
         narrowed = narrow_covariance(slopes[best], covariance, noise)
         found = _suggestion(candidates[best].run, constants, covariance, narrowed)
-        if len(suggestions) < SHOWN and found.width_after <= NARROWED * found.width_before:
+        narrows = found.width_after <= NARROWED * found.width_before
+        if len(suggestions) < SHOWN and narrows and round(found.width_after, 2) < round(found.width_before, 2):
             suggestions.append(found)
         covariance = narrowed
         if num_more is None and _spread(slopes, covariance) <= WELL_KNOWN:

@@ -242,31 +242,23 @@ OUTPUT_OPTIONS = ("--format", "-o", "--output", "--write-model")
 """Options on the place and the form of the output, each with a value."""
 
 
-def _refuse_overruled(overrides: Sequence[str], words: Sequence[str]) -> None:
-    """Refuse entries of ``strategy`` beside words of one, which stand for all of it."""
-    for name, _, value in (one.partition("=") for one in overrides if words):
-        if name.partition(".")[0].strip() == "strategy":
-            raise SpecError(
-                name,
-                f"has no effect beside {' '.join(words)}, for words replace the job's strategy.",
-                f"Write {name.strip().removeprefix('strategy.')}={value} among these words.",
-            )
-
-
 def report_on_job(
     arguments: argparse.Namespace, doing: str, report_of: Callable[[Problem, StrategyFile], AnyReport]
 ) -> int:
     """Print the report on the job and its decisions, and return the report's exit code."""
     with progress(f"{doing} {arguments.job}"):
-        from planner.jobs.line import read_words
+        from costmodel.strategy import DECISIONS
+        from planner.jobs.line import STRATEGY, read_words, require_once
         from planner.jobs.problem import load, split_overrides
+        from planner.jobs.strategy_file import is_whole
 
         document, assignments = read_job(arguments, arguments.assignments)
         overrides, decisions = split_overrides(assignments)
-        _refuse_overruled(overrides, decisions)
         problem = load(document, all_overrides(overrides, arguments))
+        asked = read_words(decisions)
+        require_once(STRATEGY, DECISIONS if is_whole(asked) else asked.decisions, decisions, overrides)
         check_output(arguments.output, problem.sources)
-        report = report_of(problem, read_words(decisions))
+        report = report_of(problem, asked)
         text = report_text(report, arguments)
     write(text, arguments.output)
     return int(report.exit_code)

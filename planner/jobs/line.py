@@ -558,13 +558,18 @@ def pin_words(words: Sequence[str], overrides: Sequence[str]) -> list[str]:
     ['search.pin.tp=4', 'search.pin.mbs=2']
     """
     given = read_words(words, PIN, SECTIONS)
-    pinned = {word.partition("=")[0]: word for word in overrides}
-    for name in given.decisions:
-        if (twice := pinned.get(f"{PIN}.{name}")) is not None:
-            raise SpecError(f"{PIN}.{name}", f"is given twice, by {' '.join(words)} and {twice}; keep one.")
+    require_once(PIN, given.decisions, words, overrides)
     if is_whole(given):
         return [f"{PIN}={json.dumps(' '.join(words))}"]
     return [f"{PIN}.{name}={json.dumps(value)}" for name, value in plain_entries(given).items()]
+
+
+def require_once(section: str, names: Iterable[str], words: Sequence[str], overrides: Sequence[str]) -> None:
+    """Refuse entries of a section on the command line whose decisions its words give, too."""
+    entries = {word.partition("=")[0]: word for word in overrides}
+    for name in names:
+        if (twice := entries.get(f"{section}.{name}")) is not None:
+            raise SpecError(f"{section}.{name}", f"is given twice, by {' '.join(words)} and {twice}; keep one.")
 
 
 def plain_entries(given: StrategyFile) -> dict[str, Any]:
@@ -581,18 +586,18 @@ def _plain(name: str, value: int) -> str | int | bool:
     return plain_value(name, int(value)) if name in ("recompute", "activation_offload") else int(value)
 
 
-def _expand_line(document: dict[str, Any], line: str, where: str, read_overrides: str) -> dict[str, Any]:
+def _expand_line(document: dict[str, Any], line: str, where: str, said_by: str) -> dict[str, Any]:
     given = read_words(line.split(), where)
     if given.settings:
-        document["settings"] = _merge_settings(document.get("settings") or {}, given.settings, read_overrides)
+        document["settings"] = _merge_settings(document.get("settings") or {}, given.settings, said_by)
     return plain_entries(given)
 
 
-def _merge_settings(own: Mapping[str, Any], said: Mapping[str, Value], read_overrides: str) -> dict[str, Any]:
+def _merge_settings(own: Mapping[str, Any], said: Mapping[str, Value], said_by: str) -> dict[str, Any]:
     """Merge the settings of a line into those of a job; refuse a value that the job does not allow."""
     for name, value in said.items():
         given = own.get(name)
         if given in (None, ANY, value) or (isinstance(given, list) and value in given):
             continue
-        raise SpecError(f"settings.{name}", f"is {shown(given)}, but {read_overrides} says {shown(value)}; keep one.")
+        raise SpecError(f"settings.{name}", f"is {shown(given)}, but {said_by} says {shown(value)}; keep one.")
     return {**own, **said}

@@ -188,14 +188,26 @@ def test_plan_says_that_it_does_not_use_a_strategy(strategy, verbs, job, capsys)
     assert capsys.readouterr().err == ""
 
 
-def test_entries_of_a_strategy_beside_its_words_are_refused(verbs, job, capsys):
-    """Words replace the job's strategy, so that the entry would be ignored."""
-    assert cli.main(["estimate", str(job), "tp=8", "strategy.mbs=2"]) == 2
+@pytest.mark.parametrize(
+    ("words", "entry"),
+    [
+        ("tp=8 mbs=1", "strategy.mbs=2"),
+        ("TP8 DP1 MBS1 ZeRO1 graphs=none recompute=none overlap=none", "strategy.group=2"),
+    ],
+)
+def test_a_decision_is_given_once(words, entry, verbs, job, capsys):
+    """By words or by an entry; a whole line gives all of them, also those that it does not write."""
+    assert cli.main(["estimate", str(job), *words.split(), entry]) == 2
     assert not verbs
-    assert capsys.readouterr().err == (
-        "planner: strategy.mbs: has no effect beside tp=8, for words replace the job's strategy. "
-        "Write mbs=2 among these words.\n"
-    )
+    assert capsys.readouterr().err.endswith(f"is given twice, by {words} and {entry}; keep one.\n")
+
+
+def test_entries_fill_decisions_that_words_leave_open(verbs, job):
+    """Both reach the verb, which has the words count first."""
+    cli.main(["estimate", str(job), "tp=8", "strategy.mbs=2"])
+
+    [call] = verbs
+    assert (call.decisions.decisions, call.problem.given.decisions) == ({"tp": 8}, {"mbs": 2})
 
 
 def test_estimate_tells_decisions_from_overrides(verbs, job):

@@ -20,7 +20,7 @@ Extend = Callable[..., Extended]
 """Makes a copy that may be touched where rows of the table say."""
 
 Steps = Generator[tuple[str | tuple[str, ...], ...], list[str], None]
-"""What a row is tried by: touches a copy, yields commands, and looks at their answers."""
+"""Trial of a row: touches a copy, yields commands, and looks at their answers."""
 
 numbers = json.loads
 """Read a report, or another answer in JSON."""

@@ -343,7 +343,7 @@ def _build_parts(exposed: dict[str, float], communication: dict[str, float]) -> 
 
 def _parts_at_end(ending: dict[str, Array], rank: int | None) -> dict[str, float]:
     """Return data-parallel communication and update of a rank; None: of the rank that finishes last."""
-    last = int(sum(ending.values(), start=np.float64()).argmax()) if rank is None else rank
+    last = int((ending["dp"] + ending["optimizer"]).argmax()) if rank is None else rank
     return {name: float(seconds[last]) for name, seconds in ending.items()}
 
 

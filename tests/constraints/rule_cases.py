@@ -187,7 +187,7 @@ def random_rows(rows: int) -> list[dict[str, Any]]:
 
 
 def in_a_table_and_alone(rule: Rule, given: Facts, rows: int) -> tuple[list[bool], list[bool]]:
-    """What a rule says of random strategies at once, and of one after the other."""
+    """Answers of a rule on random strategies at once, and on one after the other."""
     answers = np.broadcast_to(tabulate(rule, given, random_decisions(rows)), rows)
     assert answers.dtype == np.bool_
     return answers.tolist(), [bool(tabulate(rule, given, one)) for one in random_rows(rows)]

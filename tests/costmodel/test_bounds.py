@@ -138,7 +138,7 @@ def test_a_bound_above_the_limit_may_be_lower_and_below_the_limit_is_the_same(ta
 
 @models
 def test_steps_up_to_a_limit_are_those_without_one(model: Model):
-    """Of 300 random strategies, half of them slower than a limit: those keep a bound above it."""
+    """Half of 300 random strategies are slower than a limit: those keep a bound above it."""
     given, strategies = the_facts(model), random_strategies(model, 300, seed=39)
     seconds = cost(given, strategies).step_seconds
     limit = np.float64(np.median(seconds[np.isfinite(seconds)]))

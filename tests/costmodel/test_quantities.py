@@ -34,7 +34,7 @@ def test_texts_without_a_unit_are_left_alone(text):
 
 @pytest.mark.parametrize(("kind", "text", "message"), WRONG, ids=[text for _, text, _ in WRONG])
 def test_what_is_not_clear_is_refused_with_what_to_write(kind, text, message):
-    """What was written stays as it was spelled; each of the alternatives is right."""
+    """A text stays as it was spelled; each of the alternatives is right."""
     with pytest.raises(NumberError, match="expected") as caught:
         number(text, kind)
     written = caught.value.hint.partition("Write ")[2].partition(",")[0].removesuffix(".").removesuffix(" alone")

@@ -123,7 +123,7 @@ class TestWithoutCircles:
         assert replay(graph).iteration == take_recorded_times(graph).iteration == 1000
 
     def test_random_graphs_end(self):
-        """Of 80 graphs with waits between any tasks each replays, and its critical path ends with its iteration."""
+        """Each of 80 graphs with waits between any tasks replays, and its critical path ends with its iteration."""
         random = np.random.default_rng(0)
         for _ in range(80):
             number = int(random.integers(2, 12))

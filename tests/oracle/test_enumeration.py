@@ -198,14 +198,14 @@ def meets(problem: Problem, strategy: dict[str, Any], name: str, condition: Any)
 
 
 def fits(problem: Problem, costs: Cost, index: int) -> bool:
-    """Whether one strategy of a list satisfies the rules of memory."""
+    """True where one strategy of a list satisfies the rules of memory."""
     held = {"device_bytes": costs.device_bytes[index], "host_bytes": costs.host_bytes[index]}
     memory = held | {"memory_headroom_bytes": problem.search.memory_headroom_bytes}
     return not find_violations(problem.facts, memory, rules=MEMORY_RULES)
 
 
 def idles_little(problem: Problem, costs: Cost, index: int) -> bool:
-    """Whether the bubble of one strategy of a list is as short as the job wants it."""
+    """True where the bubble of one strategy of a list is as short as the job wants it."""
     idles = np.broadcast_to(costs.bubble_seconds, costs.step_seconds.shape)[index]
     return bool(idles <= (problem.search.max_bubble_fraction or 1.0) * costs.step_seconds[index])
 

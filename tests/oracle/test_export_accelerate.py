@@ -1,4 +1,4 @@
-"""What Accelerate reads out of exported YAML: 100 random plans, each with the strategy that it was made of."""
+"""Accelerate reads exported YAML: 100 random plans, each with the strategy that it was made of."""
 
 from __future__ import annotations
 

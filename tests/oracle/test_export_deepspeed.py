@@ -1,4 +1,4 @@
-"""What DeepSpeed makes of exported JSON: engines on real processes; what its parser reads out of 100 random plans."""
+"""DeepSpeed takes exported JSON: it makes engines on real processes, and its parser reads 100 random plans."""
 
 from __future__ import annotations
 

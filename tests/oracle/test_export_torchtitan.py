@@ -1,4 +1,4 @@
-"""What torchtitan reads out of exported recipes: 200 random plans, each with the strategy that it was made of."""
+"""torchtitan reads exported recipes: 200 random plans, each with the strategy that it was made of."""
 
 from __future__ import annotations
 

@@ -172,7 +172,7 @@ UNTIED = ("dbrx",)
 @pytest.mark.parametrize("family", CLASSES)
 def test_parameters_of_every_family_by_its_defaults(family: str):
     """
-    What transformers 5 writes for a family's default configuration is read, and counts the same.
+    A family's default configuration is read as transformers 5 writes it, and counts the same.
 
     So it does with embeddings tied and not: a class without a list of tied weights ties none, whatever it is told.
     """
@@ -341,7 +341,7 @@ def test_parameters_of_further_families(name: str):
 
 
 COUNTED = [name for name in FURTHER if not name.startswith(tuple(THEIRS["uncounted"]))]
-"""Those without what only one side counts."""
+"""Families in which both sides count the same parts."""
 
 
 @pytest.mark.parametrize("name", COUNTED)

@@ -206,7 +206,7 @@ def test_hops_that_block_the_sender():
     """
     Hops that nothing hides: the formula counts one too many in the plain schedule of three ranks or more.
 
-    Of two ranks, each of which sends once per micro-batch only, it is almost twice what they wait: m + 1 hops.
+    Two ranks that send once per micro-batch only wait for m + 1 hops: it is almost twice that.
     """
     plain = [case for case in CASES if case.vpp == 1 and case.pp > 2 and case.num_microbatches >= case.pp]
     hop = 0.1

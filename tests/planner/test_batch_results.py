@@ -220,7 +220,7 @@ def test_an_empty_file_is_a_new_one(out):
 
 
 def refusal(path):
-    """What is said to who wants to write to a file."""
+    """The message to somebody who wants to write to a file."""
     with pytest.raises(SpecError) as refused:
         ResultsFile(path)
     return str(refused.value)

@@ -81,7 +81,7 @@ def is_tracker(pid: int) -> bool:
 
 
 def test_an_exception_is_an_answer(tmp_path, monkeypatch):
-    """What the planner does wrong with one job is that job's line; a worker's libraries have one thread."""
+    """A fault of the planner in one job is that job's line; a worker's libraries have one thread."""
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
 
     results = by_name(run_jobs(batch_work.pool(tmp_path, processes=1), batch_work.jobs(2, "raises", "threads")))

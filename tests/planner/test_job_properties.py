@@ -23,7 +23,7 @@ JOBS = (
 )
 
 NASTY_VALUES = [*DATA["nasty values"], 10**400, "\ud800", "x" * 10_000]
-"""Of every type and size, and words that mean something elsewhere."""
+"""Values of every type and size, and words that mean something elsewhere."""
 
 KEYS = [*DATA["keys"], "x" * 500]
 

@@ -211,7 +211,7 @@ def test_what_no_search_finds_is_completed_by_recipes():
 
 
 def test_a_whole_line_is_not_searched(monkeypatch):
-    """What it does not say is as the recipes have it, whatever the strategy and the pins of the job say."""
+    """The rest is as the recipes have it, whatever the strategy and the pins of the job say."""
     monkeypatch.setattr("planner.search.complete.fastest_of", None)
 
     assert estimate(load(DENSE), WHOLE).completed_by is CompletedBy.GIVEN

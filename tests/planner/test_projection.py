@@ -310,7 +310,7 @@ class TestInterval:
 
     @pytest.mark.slow
     def test_worlds_drawn_from_the_priors_lie_inside(self, tmp_path: Path) -> None:
-        """Of 10 devices with constants drawn from the priors about 8 jobs lie inside; by the noise alone fewer."""
+        """About 8 jobs on 10 devices with constants drawn from the priors lie inside; by the noise alone fewer."""
         job, case = a_job(), small_runs([a_file(tmp_path, a_run(2, step_seconds=1.0))], a_job())[0]
         way, strategy = road(DEVICE), estimate(job, {}).plan.strategy
         known, random = priors_of(way.constants), np.random.default_rng(1)

@@ -31,7 +31,7 @@ def test_schema_is_a_schema():
 
 @pytest.mark.parametrize("path", sorted(JOBS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_example_jobs_satisfy_the_schema(path):
-    """What an editor says of the examples: nothing. Their first line, which editors look for, names the schema."""
+    """Editors have nothing to say of the examples. Their first line, which editors look for, names the schema."""
     VALIDATOR.validate(read_mapping(path))
     first_line = path.read_text(encoding="utf-8").splitlines()[0]
     relative = first_line.removeprefix("# yaml-language-server: $schema=")

@@ -357,7 +357,7 @@ def test_wrong_arguments_are_mistakes_too(words, where, hint, capsys):
 
 
 def test_wrong_arguments_are_json_too(capsys):
-    """What argparse says is a message like others; of quiet and verbose one is meant."""
+    """Messages of argparse are like others; of quiet and verbose one is meant."""
     assert cli.main(["plan", "--log-json", "--no-such-option", SMALL]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert "unrecognized arguments: --no-such-option" in json.loads(line)["event"]

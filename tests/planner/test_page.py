@@ -595,8 +595,8 @@ def test_a_front_without_time_is_the_plan(report):
 
 @pytest.fixture(scope="module")
 def large():
-    """The page of Llama-3-405B on 2,048 GPUs with eight chunks per rank, in a short time."""
-    job = load(JOBS / "llama3-405b-2048xh100.yaml", ["search.time_limit_seconds=4", "search.pin={pp: 16, vpp: 8}"])
+    """The page of Llama-3-405B on 2,048 GPUs with eight chunks per rank, of few choices."""
+    job = load(JOBS / "llama3-405b-2048xh100.yaml", ["search.pin={pp: 16, vpp: 8, tp: 8, cp: 2, mbs: 1}"])
     return page_html(show_report(plan(job)))
 
 

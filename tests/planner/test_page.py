@@ -35,7 +35,6 @@ from planner.report.sections import all_sections
 from planner.report.strategies import strategies_section
 from planner.search.solver import Clock
 from planner.verbs.compare import compare, compare_two, side_of
-from planner.verbs.explain import explain
 from planner.verbs.pareto import pareto_front
 from planner.verbs.plan import estimate, plan
 from tests.planner.test_job import JOBS, a_job
@@ -199,10 +198,10 @@ def test_plain_text_of_any_plan_is_there(report, page):
 
 
 @pytest.mark.slow
-def test_an_explanation_has_no_page(report):
+def test_an_explanation_has_no_page(shown):
     """It says so, with what there is."""
     with pytest.raises(SpecError, match="explanations have no page"):
-        render(explain(report.problem), "html")
+        render(shown.explanation, "html")
 
 
 # --- what it shows ---------------------------------------------------------------------------------------------

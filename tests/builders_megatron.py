@@ -70,7 +70,7 @@ def every_plan() -> tuple[Plan, ...]:
 @cache
 def every_hybrid() -> tuple[Plan, ...]:
     """The same of hybrids."""
-    return tuple(hybrid_plans(30))
+    return tuple(hybrid_plans(15))
 
 
 def possible(seed: int, models: Sequence[str]) -> Iterator[tuple[Problem, Strategy]]:

@@ -190,7 +190,7 @@ def test_the_activation_of_gpt_oss_is_no_swiglu():
 
 
 @pytest.mark.slow
-def test_30_random_plans_of_hybrids_come_back():
+def test_15_random_plans_of_hybrids_come_back():
     """The block of each layer is a letter, the sizes of Mamba are options; uneven stages are bars in the pattern."""
     plans = every_hybrid()
     patterns = [str(words) for plan in plans for words in [to_megatron_lm(plan).files["megatron-args.txt"]]]

@@ -279,7 +279,10 @@ BINDING = {
     physics.global_batch_splits_over_ranks: (H200_FREE_TP, {}),
     physics.microbatches_fill_the_pipeline: (("llama3-70b", "h200", 32, 4, 4096), {"framework_rules": False}),
     frameworks.offloading_in_pipelines_is_for_experts: (A100, {}),
-    physics.expert_groups_tile_a_stage: (("deepseek-v2", "b200", 64, 192, 4096), {"framework_rules": False}),
+    physics.expert_groups_tile_a_stage: (
+        ("deepseek-v2", "b200", 64, 192, 4096),
+        {"framework_rules": False, "pin": {"cp": 1, "mbs": 1}},
+    ),
     physics.gradient_sharding_excludes_pipelines: (
         ("llama3-70b", "h100-80gb-sxm", 32, 96, 8192),
         {"framework_rules": False},

@@ -75,6 +75,8 @@ class Predictor:
         References of the rows.
     share_work
         Function that shares independent pieces of work among processes.
+    is_at_once
+        True: derivatives of the rows of a job are by arrays, many times as fast, and equal but for rounding.
     offsets
         Logarithms of simulated over compared seconds, once they are computed.
     """
@@ -83,6 +85,7 @@ class Predictor:
     constants: Sequence[Constant]
     known: References
     share_work: Share = work_alone
+    is_at_once: bool = False
     offsets: list[Array] = field(default_factory=list, compare=False)
 
     def logarithms(self, logs: Array) -> Array:
@@ -108,7 +111,7 @@ class Predictor:
         chosen = [case for index, case in enumerate(self.cases) if rows is None or rows[index]]
         return np.log(self.share_work(lambda index: seconds(chosen[index], known), len(chosen)))
 
-    def jacobian(self, logs: Array, before: Array | None = None, *, at_once: bool = False) -> Array:
+    def jacobian(self, logs: Array, before: Array | None = None) -> Array:
         """
         Return derivatives of :meth:`logarithms` by differences, shape (rows, constants).
 
@@ -118,16 +121,13 @@ class Predictor:
             Logarithms of the constants.
         before
             Derivatives at another place; those below ``LEAST_SENSITIVITY`` are kept.
-        at_once
-            True: the rows of a job are evaluated by arrays, many times as fast, and equal but for rounding.
         """
-        column = self._column(logs, before, _seconds_at_once if at_once else _seconds_one_by_one)
+        column = self._column(logs, before)
         columns = self.share_work(column, len(self.constants))
         return np.stack(columns, axis=1) if columns else np.zeros((len(self.cases), 0))
 
-    def _column(
-        self, logs: Array, before: Array | None, seconds: Callable[[Sequence[Case], References], Array]
-    ) -> Callable[[int], Array]:
+    def _column(self, logs: Array, before: Array | None) -> Callable[[int], Array]:
+        seconds = _seconds_at_once if self.is_at_once else _seconds_one_by_one
         base = replace_constants(self.known, self.constants, np.exp(logs))
         settings = [setting_of(case) for case in self.cases]
         closed = np.log(seconds(self.cases, base))

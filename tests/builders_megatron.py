@@ -61,6 +61,18 @@ def megatron_plans(count: int, seed: int = 0, models: Sequence[str] = MODELS) ->
     yield from (evaluate(*one) for one in islice(possible(seed, models), count))
 
 
+@cache
+def every_plan() -> tuple[Plan, ...]:
+    """Plans that have every setting, once for the tests of all exports."""
+    return tuple(megatron_plans(140))
+
+
+@cache
+def every_hybrid() -> tuple[Plan, ...]:
+    """The same of hybrids."""
+    return tuple(hybrid_plans(15))
+
+
 def possible(seed: int, models: Sequence[str]) -> Iterator[tuple[Problem, Strategy]]:
     """Jobs and strategies of such plans, without end."""
     chooser = random.Random(seed)

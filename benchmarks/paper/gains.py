@@ -134,9 +134,16 @@ OPTIMIZERS = {"cpu": "optimizer_offload", "dist": "sharding"}
 """Feature of each optimizer of Table 6."""
 
 
-def gain_checks() -> Iterator[Check]:
-    """Sign, order and size of every gain of Tables 6 and 7, the best v of Figure 6, and Figures 4 and 5."""
-    gains = list(table6_gains())
+def gain_checks(step: int = 1) -> Iterator[Check]:
+    """
+    Sign, order and size of every gain of Tables 6 and 7, the best v of Figure 6, and Figures 4 and 5.
+
+    Parameters
+    ----------
+    step
+        Distance between the settings of Table 6, and the batches of Figure 6, that are studied; 1: all of them.
+    """
+    gains = list(table6_gains(step))
     places = (
         (
             f"{one.setting}, {one.what}",
@@ -150,7 +157,7 @@ def gain_checks() -> Iterator[Check]:
     sizes = ((f"{one.setting}, {one.what}", 100 * one.printed, 100 * one.reached) for one in gains)
     yield compare("Table 6: size of every gain, by planner study", "% of the step", Basis.FITTED, sizes, 0.2)
     yield table7_check()
-    yield figure6_check()
+    yield figure6_check(step)
     yield reliability_check()
 
 
@@ -192,10 +199,10 @@ def table7_check() -> Check:
     )
 
 
-def figure6_check() -> Check:
+def figure6_check(step: int) -> Check:
     """Figure 6: on 2,048 GPUs the step falls with v up to 8 and rises at 16, for each batch."""
     found = []
-    for batch in (512, 1024, 2048, 4096):
+    for batch in (512, 1024, 2048, 4096)[::step]:
         problem = setting_problem(2048, batch, {"tp": 8, "pp": 8, "mbs": 2})
         points = study(problem, "schedule", {"vpp": (1, 2, 4, 8, 16)}).series[0].points
         best = min(points, key=lambda point: point.plan.step_seconds if point.plan else math.inf)
@@ -253,9 +260,9 @@ class PrintedGain(NamedTuple):
     reached: float
 
 
-def table6_gains() -> Iterator[PrintedGain]:
+def table6_gains(step: int) -> Iterator[PrintedGain]:
     """Every gain of Table 6 of a row over a later one of its setting that differs in one thing."""
-    for (num_devices, batch), group in rows.table(6).groupby(["n_gpu", "gbs"], sort=False):
+    for (num_devices, batch), group in [*rows.table(6).groupby(["n_gpu", "gbs"], sort=False)][::step]:
         every = list(group.itertuples())
         for place, row in enumerate(every):
             for other in every[place + 1 :]:

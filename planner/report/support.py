@@ -59,21 +59,24 @@ def missing_bytes(problem: Problem) -> float:
     OutOfTimeError
         If time runs out before a strategy is found.
     """
-    rules = problem_rules(problem)
-    if any(_is_plan(problem, rules, strategy) for strategy in _plain_strategies(problem)):
+    if _has_plan(problem, problem_rules(problem), [*_plain_strategies(problem)]):
         return 0.0
     space = build_space(problem).keep_largest_sets()
     gap = closest(problem, space, memory_only, Clock(seconds=MOST_SECONDS))
     return gap.device_bytes + gap.host_bytes if gap else inf
 
 
-def _is_plan(problem: Problem, rules: Rules, strategy: Strategy) -> bool:
-    """Tell whether a strategy satisfies all rules, memory last."""
-    facts, decisions = problem.facts, strategy.decisions()
-    if not all(tabulate(rule, facts, decisions) for rule in (*rules.rows, *rules.mixed)):
-        return False
+def _has_plan(problem: Problem, rules: Rules, strategies: Sequence[Strategy]) -> bool:
+    """Tell whether one of several strategies satisfies all rules, memory last."""
+    facts, every = problem.facts, [one.decisions() for one in strategies]
+    decisions = {name: np.array([one[name] for one in every]) for name in every[0]}
+    for rule in (*rules.rows, *rules.mixed):
+        kept = np.broadcast_to(tabulate(rule, facts, decisions), len(decisions["tp"]))
+        if not kept.any():
+            return False
+        decisions = {name: values[kept] for name, values in decisions.items()}
     device, host = fits(facts, rules, memory_only(facts, decisions), problem.search.memory_headroom_bytes)
-    return bool(device & host)
+    return bool((device & host).any())
 
 
 def _plain_strategies(problem: Problem) -> Iterator[Strategy]:

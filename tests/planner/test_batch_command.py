@@ -54,7 +54,7 @@ def test_a_batch_from_begin_to_end(capsys):
     A first line that was cut is no obstacle; lines say the place of their job among those of their command, and flags
     are ``true`` and ``false`` in every CSV, as docs/json.md promises.
     """
-    command = ["batch", "job.yaml", "-o", "results.jsonl", "--processes", "2", "top=2"]
+    command = ["batch", "job.yaml", "-o", "results.jsonl", "--processes", "1", "top=2"]
     Path("results.jsonl").write_text('{"kind":"batch_res')
 
     assert cli.main([*command, "training.global_batch_size=64,128"]) == 0

@@ -64,7 +64,7 @@ def test_workers_that_are_stopped_at_any_moment_are_gone(tmp_path):
     stumbled = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(threading, "excepthook", stumbled.append)
-        for timeout in (1e-6, 1e-4, 1e-3, 1e-2):
+        for timeout in (1e-6, 1e-3, 1e-2):
             pool = batch_work.pool(tmp_path, processes=1, timeout_seconds=timeout)
             [result] = run_jobs(pool, batch_work.jobs(0, "stuck"))
             assert result.status == JobStatus.TIMED_OUT
@@ -154,7 +154,7 @@ def test_a_batch_that_is_killed_goes_on(tmp_path):
         "model: llama3-8b\n"
         "cluster: {device: h100-80gb-sxm, num_devices: 8}\n"
         "training: {global_batch_size: 64, sequence_length: 4096, tokens: 1e9}\n"
-        "search: {stages: even}\n"
+        "search: {stages: even, pin: {mbs: 1, cp: 1}}\n"
     )
     command = [sys.executable, "-m", "planner", "batch", str(job), "-o", str(out), "--processes", "1"]
     command += ["training.global_batch_size=8..1024", "cluster.num_devices=8,16"]
@@ -197,7 +197,8 @@ def test_a_stopped_batch_leaves_a_valid_file(number, code, tmp_path):
     """The command says how to go on, and nobody stays behind, no semaphore either."""
     out = tmp_path / "results.jsonl"
     command = [sys.executable, "-m", "planner", "batch", "benchmarks/jobs/llama3-8b-8xh100.yaml", "-o", str(out)]
-    command += ["training.global_batch_size=8..8192", "search.stages=even,layers", "--processes", "1"]
+    command += ["training.global_batch_size=8..8192", "search.stages=even,layers", "search.pin={mbs: 1, cp: 1}"]
+    command += ["--processes", "1"]
     batch = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, preexec_fn=heeds_interrupts)
     while not out.exists() or not out.read_bytes():
         time.sleep(0.02)

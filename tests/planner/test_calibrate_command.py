@@ -101,9 +101,10 @@ def calibrated(path: Path, layouts: Sequence[dict[str, str]]) -> tuple[Path, Cal
 
 @pytest.fixture(scope="module")
 def by_all(tmp_path_factory) -> tuple[Path, Calibration]:
-    """The device of all layouts, held out in three parts."""
+    """The device of all layouts, held out in three parts, with advice on a few others."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("planner.measure.calibrate.calibrate.MOST_FOLDS", 3)
+        patch.setattr(advice, "MOST_CANDIDATES", 16)
         return calibrated(tmp_path_factory.mktemp("all"), LAYOUTS)
 
 
@@ -407,21 +408,6 @@ def test_runs_that_no_device_explains_are_not_fitted(tmp_path, capsys):
     assert "within the physical bounds no calibration" in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_an_unknown_device_starts_from_a_named_one(tmp_path, capsys):
-    """``--device`` names the relative whose calibration is the prior; without it nobody knows the rows' device."""
-    runs = runs_of(tmp_path, 0.60, layouts=FEW)
-    runs.write_text(runs.read_text().replace("h100-80gb-sxm", "our-hopper"))
-
-    unknown = command(runs, tmp_path / "mine.yaml")
-    err = capsys.readouterr().err
-    named = command(runs, tmp_path / "mine.yaml", "--device", "h100-80gb-sxm")
-
-    assert (unknown, named) == (4, 0)
-    assert "'our-hopper' is not in the catalog" in err
-    assert yaml.safe_load((tmp_path / "mine.yaml").read_text())["calibration"]["base"] == "hopper"
-
-
 def test_a_device_to_start_from_that_is_unknown_is_refused(tmp_path, capsys):
     """With what may have been meant."""
     code = command(runs_of(tmp_path, 0.60, layouts=FEW), tmp_path / "mine.yaml", "--device", "h100-80gb-sxn")
@@ -470,19 +456,25 @@ def test_rows_may_name_a_device_file(tmp_path):
 
 
 @pytest.mark.slow
-def test_models_may_be_given_by_key(tmp_path, capsys):
-    """``--models``: architectures by names of the column ``model``; an existing file is kept without ``--force``."""
+def test_models_and_the_device_to_start_from_may_be_given(tmp_path, capsys):
+    """
+    ``--models``: architectures by names of the column ``model``; an existing file is kept without ``--force``.
+
+    ``--device`` names the relative whose calibration is the prior; without it nobody knows the rows' device.
+    """
     runs, output = runs_of(tmp_path, 0.60, layouts=FEW), tmp_path / "mine.yaml"
-    runs.write_text(runs.read_text().replace("llama3-8b", "ours"))
+    runs.write_text(runs.read_text().replace("llama3-8b", "ours").replace("h100-80gb-sxm", "our-hopper"))
     (tmp_path / "models.yaml").write_text("ours: llama3-8b\n")
+    given = ("--force", "--models", str(tmp_path / "models.yaml"))
     output.write_text("precious")
 
     assert command(runs, output) == 2
     assert output.read_text() == "precious"
     assert "--force" in capsys.readouterr().err
-    assert command(runs, output, "--force") == 1  # Its row is refused.
-    assert command(runs, output, "--force", "--models", str(tmp_path / "models.yaml")) == 0
-    assert output.read_text() != "precious"
+    assert command(runs, output, *given) == 4
+    assert "'our-hopper' is not in the catalog" in capsys.readouterr().err
+    assert command(runs, output, *given, "--device", "h100-80gb-sxm") == 0
+    assert yaml.safe_load(output.read_text())["calibration"]["base"] == "hopper"
 
 
 @pytest.mark.slow

@@ -91,8 +91,9 @@ def enumerated_ticks(problem):
     return int(seconds_to_ticks(np.where(possible, costs.step_seconds, np.inf)).min()) if possible.any() else None
 
 
+# Seeds 5 and 9 are spaces as large as that of 7, and take longer than all of these.
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("seed", range(1, 9))
+@pytest.mark.parametrize("seed", [1, 2, 3, 4, 6, 7, 8, 10])
 def test_answers_that_enumeration_confirms_are_certified(seed):
     """What enumeration finds is certified; one tick more is refuted, with a strategy as fast as that."""
     problem = a_random_problem(seed)
@@ -278,7 +279,10 @@ BINDING = {
     physics.global_batch_splits_over_ranks: (H200_FREE_TP, {}),
     physics.microbatches_fill_the_pipeline: (("llama3-70b", "h200", 32, 4, 4096), {"framework_rules": False}),
     frameworks.offloading_in_pipelines_is_for_experts: (A100, {}),
-    physics.expert_groups_tile_a_stage: (("deepseek-v2", "b200", 64, 192, 4096), {"framework_rules": False}),
+    physics.expert_groups_tile_a_stage: (
+        ("deepseek-v2", "b200", 64, 192, 4096),
+        {"framework_rules": False, "pin": {"cp": 1, "mbs": 1}},
+    ),
     physics.gradient_sharding_excludes_pipelines: (
         ("llama3-70b", "h100-80gb-sxm", 32, 96, 8192),
         {"framework_rules": False},

@@ -31,7 +31,7 @@ def alone(num_devices, job):
 @pytest.mark.slow
 def test_each_size_has_the_plan_that_a_search_of_its_own_finds():
     """Steps, checkpoints and training agree, whatever the job's own number of devices."""
-    found = plan_for_sizes(a_job(), num_nodes=range(1, 10))
+    found = plan_for_sizes(a_job(), num_nodes=(1, 3, 8, 9))
 
     for size in found.sizes:
         best = alone(size.num_devices, a_job()).fastest
@@ -89,10 +89,8 @@ def test_a_bound_of_the_job_holds():
 
 @pytest.mark.slow
 def test_threads_get_the_answers_that_one_thread_gets():
-    """Nothing is shared between calls: four questions in two threads, and one after the other."""
-    questions = [
-        a_job(training={"global_batch_size": 8 * n, "sequence_length": 2048, "tokens": 1e9}) for n in range(1, 5)
-    ]
+    """Nothing is shared between calls: two questions in two threads, and one after the other."""
+    questions = [a_job(training={"global_batch_size": 8 * n, "sequence_length": 2048, "tokens": 1e9}) for n in (1, 2)]
 
     def steps(job):
         return [size.plan.step_seconds for size in plan_for_sizes(job, num_nodes=(1, 2)).sizes]

@@ -20,18 +20,18 @@ from planner.verbs.plan import estimate, plan
 from tests.builders_cluster import a_strategy
 from tests.planner.test_job import a_job
 
-JUDGED = 800
+JUDGED = 400
 """Strategies outside of the default space that are judged one by one."""
 
 EXPERTS = {"model": "qwen3-30b-a3b", "cluster__num_devices": 16}
 
 SPACES = {
     "dense on Hopper": {"search__pin": {"mbs": 1, "recompute": "none"}},
-    "experts on Hopper": {**EXPERTS, "search__pin": {"mbs": 1, "recompute": "full", "pp": 2}},
+    "experts on Hopper": {**EXPERTS, "search__pin": {"mbs": 1, "recompute": "full", "pp": 2, "cp": 1}},
     "experts on Blackwell": {
         **EXPERTS,
         "cluster__device": "b200",
-        "search__pin": {"mbs": 1, "recompute": "none", "pp": 2},
+        "search__pin": {"mbs": 1, "recompute": "none", "pp": 2, "cp": 1},
     },
     "unmeasured devices": {
         "search__target": None,

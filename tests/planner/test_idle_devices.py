@@ -26,6 +26,9 @@ from planner.verbs.plan import divides_poorly, promising_sizes, read_plan
 
 NODE = 8
 
+FEW = "search.pin={mbs: 1, cp: 1}"
+"""Fewer strategies, for tests that search many times."""
+
 
 def a_job(num_nodes=9, batch=64, **entries):
     """A dense model on a number of nodes that does not divide its batch."""
@@ -62,9 +65,9 @@ def alone(num_nodes, *overrides, **given):
 @pytest.mark.parametrize(("num_nodes", "batch"), [(9, 64), (7, 100)])
 def test_no_smaller_number_of_nodes_is_faster(num_nodes, batch):
     """Each number alone, all of its devices used."""
-    best = planned(num_nodes=num_nodes, batch=batch).plans[0]
+    best = planned(FEW, num_nodes=num_nodes, batch=batch).plans[0]
 
-    plans = {number: alone(number, batch=batch).plans for number in range(1, num_nodes + 1)}
+    plans = {number: alone(number, FEW, batch=batch).plans for number in range(1, num_nodes + 1)}
     steps = {number: some[0].step_seconds for number, some in plans.items() if some}
     assert best.step_seconds == pytest.approx(min(steps.values()), rel=1e-9)
     assert steps[best.cluster.num_nodes] == pytest.approx(best.step_seconds, rel=1e-9)
@@ -332,7 +335,7 @@ def test_without_a_plan_on_all_devices_nothing_is_left_out():
 @pytest.mark.slow
 def test_near_by_batches_keep_all_devices_busy():
     """72 devices share 72 sequences, not 70; a plan for them trains more tokens per second."""
-    report = plan(load(a_job(batch=70)))
+    report = plan(load(a_job(batch=70), [FEW]))
     [*nearby] = report.nearby
     records = json.loads(render(report, "json"))["nearby_batches"]
 
@@ -343,7 +346,7 @@ def test_near_by_batches_keep_all_devices_busy():
         size = record["global_batch_size"]
         assert abs(size / 70 - 1) <= 0.05
         assert record["change_fraction"] == pytest.approx(size / 70 - 1)
-        own = alone(9, batch=size).plans[0]
+        own = alone(9, FEW, batch=size).plans[0]
         assert one.step_seconds == pytest.approx(own.step_seconds, rel=1e-9)
         gain = size / own.step_seconds / (70 / report.plans[0].step_seconds) - 1
         assert record["gain_fraction"] == pytest.approx(gain)

@@ -30,7 +30,7 @@ from planner.frameworks.megatron.bridge import (
 from planner.frameworks.megatron.options import options
 from planner.frameworks.megatron.releases import lacking
 from tests.builders_estimate import estimate_by_recipes as estimate
-from tests.builders_megatron import megatron_plans
+from tests.builders_megatron import every_plan
 from tests.builders_plan import planned_exports
 from tests.cases import read_table
 from tests.planner.test_megatron_lm import DEEPSEEK, JOB, a_plan
@@ -139,7 +139,7 @@ def test_all_plans_of_a_model_say_the_same_fields():
     """What one plan sets another one sets too, also to its value without an option: nothing is left to the recipe."""
     written: dict[tuple[str, int], set[frozenset[str]]] = {}
 
-    for plan in megatron_plans(60, seed=1):
+    for plan in every_plan()[:60]:
         if effective_settings(plan.facts, plan.strategy).attention == "flash":
             entries, model = bridge_entries(plan)[0], plan.facts.model
             keys = {f"{key}.{name}" for key in (OVERLAP, PRECISION) for name in entries[key]}

@@ -22,7 +22,7 @@ from planner.jobs.strategy_file import complete_strategy
 from planner.verbs.plan import evaluate
 from tests.builders_estimate import estimate_by_recipes as estimate
 from tests.builders_job import a_document
-from tests.builders_megatron import hybrid_plans, megatron_plans
+from tests.builders_megatron import every_hybrid, every_plan
 from tests.cases import read_table
 
 JOB = a_document("llama3-8b", "16xh100-80gb-sxm", batch=128, sequence=8192, tokens=1e11)
@@ -75,13 +75,6 @@ def assert_same(back, plan):
 
 
 @pytest.mark.slow
-def test_random_plans_come_back():
-    """Five of them; the next test takes more, and looks at what they have."""
-    for plan in megatron_plans(5):
-        assert_same(imported(plan), plan)
-
-
-@pytest.mark.slow
 def test_140_random_plans_come_back():
     """
     Every option and value of an export is in the table of Megatron-LM's own parser, and means the same plan.
@@ -89,11 +82,10 @@ def test_140_random_plans_come_back():
     Dense, sparse and latent models; uneven and redistributed stages; every feature, precision, kind of sharding and
     setting that Megatron-LM has.
     """
-    seen = []
+    seen = every_plan()
 
-    for plan in megatron_plans(140):
+    for plan in seen:
         assert_same(imported(plan), plan)
-        seen.append(plan)
 
     strategies = [plan.strategy for plan in seen]
     assert all({getattr(one, name) for one in strategies} == {False, True} for name in FLAGS)
@@ -198,9 +190,9 @@ def test_the_activation_of_gpt_oss_is_no_swiglu():
 
 
 @pytest.mark.slow
-def test_30_random_plans_of_hybrids_come_back():
+def test_15_random_plans_of_hybrids_come_back():
     """The block of each layer is a letter, the sizes of Mamba are options; uneven stages are bars in the pattern."""
-    plans = [*hybrid_plans(30)]
+    plans = every_hybrid()
     patterns = [str(words) for plan in plans for words in [to_megatron_lm(plan).files["megatron-args.txt"]]]
 
     for plan in plans:

@@ -17,7 +17,7 @@ from planner.frameworks.megatron.options import options, read_arguments, split_w
 from planner.frameworks.megatron.releases import RELEASES, TABLE
 from planner.frameworks.target import Export
 from planner.results import Plan
-from tests.builders_megatron import hybrid_plans, megatron_plans
+from tests.builders_megatron import every_hybrid, every_plan
 from tests.cases import read_table
 from tests.planner.test_megatron_lm import JOB, MIXTRAL, a_plan, assert_same, read_back
 
@@ -37,7 +37,7 @@ def words_in(exported: Export) -> list[str]:
 @cache
 def plans() -> list[Plan]:
     """Random ones, as every release is asked for."""
-    return [*megatron_plans(NUM_PLANS, seed=4), *hybrid_plans(NUM_PLANS // 5, seed=4)]
+    return [*every_plan()[:NUM_PLANS], *every_hybrid()[: NUM_PLANS // 5]]
 
 
 @cache
@@ -72,7 +72,7 @@ def by_option(words: list[str]) -> dict[str, list[str]]:
 @pytest.mark.parametrize("release", RELEASES)
 def test_what_is_written_for_a_release_comes_back(release):
     """
-    Importing its words gives the same plan: every third, another third for the next release.
+    Importing its words gives the same plan: every sixth, another sixth for the next release.
 
     None of the words is an option or a choice of other releases only.
     """
@@ -83,7 +83,7 @@ def test_what_is_written_for_a_release_comes_back(release):
     for _, exported in exports(release):
         written = by_option(words_in(exported))
         assert not others & {*written, *(f"{name} {one}" for name, values in written.items() for one in values)}
-    for plan, exported in exports(release)[RELEASES.index(release) % 3 :: 3]:
+    for plan, exported in exports(release)[RELEASES.index(release) :: len(RELEASES)]:
         back = read_back(plan, exported)
         if "native" in words_in(exported):  # instead of the fused loss, which it refuses
             own = effective_settings(plan.facts, plan.strategy)

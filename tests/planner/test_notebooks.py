@@ -46,7 +46,7 @@ def answers():
         "sizes": plan_for_sizes(job.document, num_nodes=range(1, 3)),
         "none": plan(load(job.document, ["model=llama3-405b"])),
         "batch": next(iter(plan_many([job.document], processes=1))),
-        "study": study(job, "batch"),
+        "study": study(job, "batch", {"batch": [64, 128]}),
         "advise": advise(job, ClusterChoices(devices=("h100",), sizes=(8, 16))),
         "any": read_any(str(ROOT / "benchmarks/jobs/llama3-8b-8xh100.yaml")),
         "export": to_megatron_lm(report.plans[0]),

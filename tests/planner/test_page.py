@@ -35,7 +35,6 @@ from planner.report.sections import all_sections
 from planner.report.strategies import strategies_section
 from planner.search.solver import Clock
 from planner.verbs.compare import compare, compare_two, side_of
-from planner.verbs.explain import explain
 from planner.verbs.pareto import pareto_front
 from planner.verbs.plan import estimate, plan
 from tests.planner.test_job import JOBS, a_job
@@ -199,10 +198,10 @@ def test_plain_text_of_any_plan_is_there(report, page):
 
 
 @pytest.mark.slow
-def test_an_explanation_has_no_page(report):
+def test_an_explanation_has_no_page(shown):
     """It says so, with what there is."""
     with pytest.raises(SpecError, match="explanations have no page"):
-        render(explain(report.problem), "html")
+        render(shown.explanation, "html")
 
 
 # --- what it shows ---------------------------------------------------------------------------------------------
@@ -595,8 +594,8 @@ def test_a_front_without_time_is_the_plan(report):
 
 @pytest.fixture(scope="module")
 def large():
-    """The page of Llama-3-405B on 2,048 GPUs with eight chunks per rank, in a short time."""
-    job = load(JOBS / "llama3-405b-2048xh100.yaml", ["search.time_limit_seconds=4", "search.pin={pp: 16, vpp: 8}"])
+    """The page of Llama-3-405B on 2,048 GPUs with eight chunks per rank, of few choices."""
+    job = load(JOBS / "llama3-405b-2048xh100.yaml", ["search.pin={pp: 16, vpp: 8, tp: 8, cp: 2, mbs: 1}"])
     return page_html(show_report(plan(job)))
 
 

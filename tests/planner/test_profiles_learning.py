@@ -75,7 +75,7 @@ class TestLearned:
 
     @pytest.mark.slow
     def test_intervals_widen_where_families_differ_more_than_their_samples(self):
-        shapes, seconds, families = measured(DEVICE, 120, seed=2, noise=0.001)
+        shapes, seconds, families = measured(DEVICE, 60, seed=2, noise=0.001)
         shifts = np.random.default_rng(0).normal(size=12)[np.asarray(families)]
         alike = learn_operator(shapes, seconds, families)
         unlike = learn_operator(shapes, seconds * np.exp(0.2 * shifts), families)
@@ -93,7 +93,7 @@ class TestLearned:
 
     @pytest.mark.slow
     def test_a_base_that_misleads_is_left_aside(self):
-        shapes, seconds, families = measured(DEVICE, 150, seed=1)
+        shapes, seconds, families = measured(DEVICE, 100, seed=1)
         wild = seconds * np.exp(0.5 * np.sin(5 * shapes.features[:, 0] + 7 * shapes.features[:, 2]))
         base = learn_operator(shapes, wild, families)
         few = measured(OTHER, 60, seed=5)

@@ -51,13 +51,16 @@ def a_job(model: str, *, num_devices: int = 8, **search: Any) -> dict[str, Any]:
 
 
 JOBS = {
-    "explained": (a_job("llama3-8b", limits=["tp * cp <= 2"], forbid=[{"pp": 4, "mbs": 2}], pin={"mbs": 1}), 0),
+    "explained": (
+        a_job("llama3-8b", limits=["tp * cp <= 2"], forbid=[{"pp": 4, "mbs": 2}], pin={"mbs": 1, "cp": 1}),
+        0,
+    ),
     "certified, with idle nodes": (
         a_job("llama3-8b", num_devices=24, max_bubble_fraction=0.2, pin={"mbs": 1, "cp": 1, "tp": 2}),
         1,
     ),
-    "experts": (a_job("qwen3-30b-a3b", pin={"tp": 1, "pp": 2, "mbs": 1}), 2),
-    "uneven": (a_job("llama3-8b", stages="free", pin={"tp": 2, "pp": 2, "mbs": 1}), 2),
+    "experts": (a_job("qwen3-30b-a3b", pin={"tp": 1, "pp": 2, "cp": 1, "mbs": 1}), 2),
+    "uneven": (a_job("llama3-8b", stages="free", pin={"tp": 2, "pp": 2, "cp": 1, "mbs": 1}), 2),
     "nothing fits": (a_job("llama3-405b"), 0),
 }
 

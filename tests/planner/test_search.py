@@ -105,7 +105,9 @@ def test_the_bound_only_saves_work():
 def test_modes_leave_out_nothing_that_matters(memory_bytes, variants):
     """What the memory and the bound of a row's modes exclude is not among the best ten; it is most of the space."""
     device = a_timed_device(memory_bytes=memory_bytes)
-    problem = replace(a_problem(a_moe_model(num_layers=8), num_devices=32, device=device, top=10), variants=variants)
+    problem = replace(
+        a_problem(a_moe_model(num_layers=4), num_devices=16, device=device, top=10, pin={"cp": 1}), variants=variants
+    )
 
     with_modes = search_or_explain(problem, Formulas(lower_bound=nothing_is_known))
     without = search_or_explain(problem, replace(BLIND, needless_sets=every_set_is_needed))
@@ -484,7 +486,7 @@ def test_what_else_excludes_everything_is_named_beside_a_bound_of_the_bubble():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("limit", "variants"), [(1.0, "groups"), (4.0, "all")])
+@pytest.mark.parametrize(("limit", "variants"), [(1.0, "groups"), (1.0, "all")])
 def test_a_time_limit_holds_within_a_fifth(clock, limit, variants):
     """Each row takes 10 ms to tabulate, its modes less; batches shrink to what the clock leaves."""
     model, batch = a_moe_model(num_layers=8), {"global_batch_size": 64}

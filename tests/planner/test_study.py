@@ -10,7 +10,7 @@ from functools import cache
 
 import pytest
 
-from benchmarks.paper.gains import setting_problem
+from benchmarks.paper.gains import gain_checks, setting_problem
 from costmodel.errors import SpecError
 from planner import cli, load, plan, render_study, study
 from planner.report.html.study_page import study_charts
@@ -19,6 +19,7 @@ from planner.report.study import cost_fraction, features_sections, heading_rows
 from planner.verbs.study_features import study_features
 from planner.verbs.study_names import STUDIES
 from tests.builders_job import a_document
+from tests.oracle import in_step
 from tests.schemas import row, valid
 
 RELIABILITY = {"failures_per_node_day": 0.01, "mttr_seconds": 60, "checkpoint_seconds": 2}
@@ -192,10 +193,8 @@ def test_costs_are_shares_of_the_plans_step_and_gains_of_the_step_without():
 
 @pytest.mark.slow
 def test_every_gain_of_the_papers_tables_has_its_sign_and_order():
-    """18 gains of Table 6, Table 7, and Figures 4 to 6."""
-    from benchmarks.paper.gains import gain_checks
-
-    assert [one.name for one in gain_checks() if not one.holds] == []
+    """18 gains of Table 6, Table 7, and Figures 4 to 6; fewer of the settings are every second or third one."""
+    assert [one.name for one in gain_checks(max(1, 6 // in_step(6))) if not one.holds] == []
 
 
 # --- plans -------------------------------------------------------------------------------------------------

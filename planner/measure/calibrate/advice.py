@@ -251,7 +251,7 @@ def advice(
     candidates = list(_candidates(timed, known))
     if not candidates:
         return Advice(spread=0.0, num_more=None, suggestions=())
-    slopes = Predictor(cases=candidates, constants=constants, known=known).jacobian(logs)
+    slopes = Predictor(cases=candidates, constants=constants, known=known, is_at_once=True).jacobian(logs)
     begin = _spread(slopes, covariance)
     num_more: int | None = 0 if begin <= WELL_KNOWN else None
     suggestions: list[Suggestion] = []

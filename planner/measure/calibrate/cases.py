@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import field
 from typing import Any, TypeAlias
@@ -11,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel import catalog
+from costmodel.memory import different_ranks
 from costmodel.record import record
 from costmodel.step.estimate import estimate
 from costmodel.step.layouts import strategy_seconds
+from costmodel.step.step import step_seconds
 from planner.jobs.run_jobs import References
 from planner.measure.calibrate.constants import Constant, replace_constants
 from planner.measure.runs.predictions import Case
@@ -72,6 +75,8 @@ class Predictor:
         References of the rows.
     share_work
         Function that shares independent pieces of work among processes.
+    is_at_once
+        True: derivatives of the rows of a job are by arrays, many times as fast, and equal but for rounding.
     offsets
         Logarithms of simulated over compared seconds, once they are computed.
     """
@@ -80,6 +85,7 @@ class Predictor:
     constants: Sequence[Constant]
     known: References
     share_work: Share = work_alone
+    is_at_once: bool = False
     offsets: list[Array] = field(default_factory=list, compare=False)
 
     def logarithms(self, logs: Array) -> Array:
@@ -121,18 +127,22 @@ class Predictor:
         return np.stack(columns, axis=1) if columns else np.zeros((len(self.cases), 0))
 
     def _column(self, logs: Array, before: Array | None) -> Callable[[int], Array]:
+        seconds = _seconds_at_once if self.is_at_once else _seconds_one_by_one
         base = replace_constants(self.known, self.constants, np.exp(logs))
         settings = [setting_of(case) for case in self.cases]
-        closed = np.log([_closed_form_seconds(case, base) for case in self.cases])
+        closed = np.log(seconds(self.cases, base))
 
         def column(index: int) -> Array:
             constant = self.constants[index]
             step = DIFFERENCE if np.exp(logs[index] + DIFFERENCE) <= constant.upper else -DIFFERENCE
             moved = replace_constants(base, [constant], [float(np.exp(logs[index] + step))])
             change = np.zeros(len(self.cases)) if before is None else before[:, index].copy()
-            for row, (case, setting) in enumerate(zip(self.cases, settings, strict=True)):
-                if constant.touches(**setting) and (before is None or abs(change[row]) > LEAST_SENSITIVITY):
-                    change[row] = (np.log(_closed_form_seconds(case, moved)) - closed[row]) / step
+            rows = [
+                row
+                for row, setting in enumerate(settings)
+                if constant.touches(**setting) and (before is None or abs(change[row]) > LEAST_SENSITIVITY)
+            ]
+            change[rows] = (np.log(seconds([self.cases[row] for row in rows], moved)) - closed[rows]) / step
             return change
 
         return column
@@ -164,6 +174,26 @@ def seconds_of(case: Case, known: References) -> float:
 def _closed_form_seconds(case: Case, known: References) -> float:
     """Return the step time that the search compares: much faster, with equal derivatives by the constants."""
     return strategy_seconds(known.facts(case.problem), case.strategy)
+
+
+def _seconds_one_by_one(cases: Sequence[Case], known: References) -> Array:
+    """Return the compared step time of each row."""
+    return np.array([_closed_form_seconds(case, known) for case in cases])
+
+
+def _seconds_at_once(cases: Sequence[Case], known: References) -> Array:
+    """Return the compared step time of each row, those of a job by arrays of their decisions."""
+    seconds, jobs = np.zeros(len(cases)), defaultdict[int, list[int]](list)
+    for row, case in enumerate(cases):
+        if case.strategy.layout:
+            seconds[row] = _closed_form_seconds(case, known)
+        else:
+            jobs[id(case.problem)].append(row)
+    for rows in jobs.values():
+        facts, every = known.facts(cases[rows[0]].problem), [cases[row].strategy.decisions() for row in rows]
+        decisions = {name: np.array([one[name] for one in every]) for name in every[0]}
+        seconds[rows] = step_seconds(facts, decisions, different_ranks(facts, decisions))
+    return seconds
 
 
 def log_measured_seconds(cases: Sequence[Case]) -> Array:

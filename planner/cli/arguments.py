@@ -247,16 +247,13 @@ def report_on_job(
 ) -> int:
     """Print the report on the job and its decisions, and return the report's exit code."""
     with progress(f"{doing} {arguments.job}"):
-        from costmodel.strategy import DECISIONS
-        from planner.jobs.line import STRATEGY, read_words, require_once
+        from planner.jobs.line import read_asked
         from planner.jobs.problem import load, split_overrides
-        from planner.jobs.strategy_file import is_whole
 
         document, assignments = read_job(arguments, arguments.assignments)
         overrides, decisions = split_overrides(assignments)
         problem = load(document, all_overrides(overrides, arguments))
-        asked = read_words(decisions)
-        require_once(STRATEGY, DECISIONS if is_whole(asked) else asked.decisions, decisions, overrides)
+        asked = read_asked(decisions, overrides)
         check_output(arguments.output, problem.sources)
         report = report_of(problem, asked)
         text = report_text(report, arguments)

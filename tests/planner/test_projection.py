@@ -597,6 +597,15 @@ class TestCommands:
         assert "differs: mbs = 1, not 2" in text
         assert "0% of it measured directly" in text
 
+    def test_a_decision_that_follows_the_files_is_given_once(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """By a word or by an entry of the job."""
+        job, small, _ = self.files(tmp_path)
+
+        assert main(["trace", "project", str(small), "mbs=2", "strategy.mbs=1", "--job", str(job)]) == 2
+        assert "strategy.mbs: is given twice, by mbs=2 and strategy.mbs=1; keep one." in capsys.readouterr().err
+
     @staticmethod
     def files(folder: Path) -> tuple[Path, Path, Path]:
         """A job, a small run of it, and where the device goes."""

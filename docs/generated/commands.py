@@ -7,13 +7,15 @@ import re
 from collections.abc import Iterator
 
 from planner import cli
+from planner.cli.arguments import EXIT_CODES
 
 WIDTH = 100
 """Columns of a usage."""
 
 QUOTED = re.compile(r"(?<!\w)'([^'\s][^']*)'(?!\w)")
 SPECIAL = re.compile(r"([*_<>|\[\]])")
-EXIT_CODE = re.compile(r"^  (\d)  (.*)$", flags=re.MULTILINE)
+COMMAND = re.compile(r"\b(\w+):")
+EXIT_CODE = re.compile(r"^  (\d+)  (.*)$", flags=re.MULTILINE)
 
 
 def commands() -> Iterator[str]:
@@ -23,6 +25,16 @@ def commands() -> Iterator[str]:
     yield from ("", "## Options of every command", "", *(f"- {_option(action)}" for action in options))
     for name, parser in _subcommands(whole):
         yield from _section(name, parser, 2)
+
+
+def exit_codes() -> Iterator[str]:
+    """A row for each exit code."""
+    yield from ("| exit code | meaning |", "|---|---|")
+    yield from (f"| {code} | {COMMAND.sub(_quoted, meaning)} |" for code, meaning in EXIT_CODES.items())
+
+
+def _quoted(found: re.Match[str]) -> str:
+    return f"`{found[1]}`:" if found[1] in cli.COMMANDS else found[0]
 
 
 def _subcommands(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from docs.generated.accuracy import goals, headline, newer
-from docs.generated.commands import commands
+from docs.generated.commands import commands, exit_codes
 from docs.generated.ledger import ledger_tables
 from docs.generated.records import batch_entries, job_entries, report_entries
 from docs.generated.support import support
@@ -21,6 +21,7 @@ REGION = re.compile(r"(<!-- generated: ([\w-]+) -->\n)(.*?)(<!-- end: \2 -->)", 
 MADE: Mapping[str, Callable[[], Iterable[str]]] = {
     **{f"ledger-{name}": rows.copy for name, rows in ledger_tables().items()},
     "commands": commands,
+    "exit-codes": exit_codes,
     "job-entries": job_entries,
     "report-entries": report_entries,
     "batch-entries": batch_entries,

@@ -122,7 +122,7 @@ def read_job(arguments: Arguments, seconds: float, name: str = "job", *, pins: b
         read = read_any(str(require_file(job, name)), changes, None, limits)
     else:
         problem = load(job, [*overrides, *limits])
-        read = AnyJob(name=problem.name, problem=problem, decisions=read_decisions(words))
+        read = AnyJob(name=problem.name, problem=problem, decisions=read_decisions(words, overrides))
     return replace(read, problem=_limit(read.problem, seconds))
 
 

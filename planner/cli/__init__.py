@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 from costmodel.errors import PlanningError, SpecError, SpecErrors, did_you_mean, mistakes_of
-from planner.cli.arguments import EXIT_CODES, EXIT_INTERRUPTED, EXIT_WRONG_INPUT, Help
+from planner.cli.arguments import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_WRONG_INPUT, Help, write_exit_codes
 from planner.cli.output import (
     MESSAGE_OPTIONS,
     add_message_options,
@@ -26,8 +26,6 @@ from planner.cli.output import (
     stdout_errors,
     write,
 )
-
-EXIT_BROKEN_PIPE = 141
 
 COMMANDS = {
     "plan": ("planner.cli.plan", "choose the fastest strategies for a job"),
@@ -192,7 +190,7 @@ def _parser(named: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
         prog="planner",
         description="Chooses how to split an LLM pretraining job over a cluster, proves it optimal, "
         "and schedules its checkpoints.",
-        epilog=EXIT_CODES,
+        epilog=write_exit_codes(),
     )
     parser.add_argument("--version", action=_Print, nargs=0, const=_version_text, help="print the version and exit")
     parser.add_argument(

@@ -6,8 +6,9 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 from costmodel.errors import SpecError
@@ -25,13 +26,30 @@ STDIN = "standard input"
 
 EXIT_WRONG_INPUT = 2
 EXIT_INTERRUPTED = 130
+EXIT_BROKEN_PIPE = 141
 EXIT_TERMINATED = 143
-EXIT_CODES = """exit codes:
-  0  a plan was found and proven optimal
-  1  infeasible: no strategy satisfies all rules
-  2  wrong input
-  3  the time limit came before the proof
-"""
+EXIT_CODES: Mapping[int, str] = {
+    0: "a plan was found and proven optimal; of other commands: what they were asked for is printed or written",
+    1: "infeasible: no strategy satisfies all rules; study: at any point; batch: jobs have no plan; advise: nothing "
+    "meets the wish; calibrate: a device was written, but rows were refused or nothing was learned of some operators; "
+    "sample: nothing could be measured; trace: a replay is not usable, or most of a trace is unknown",
+    EXIT_WRONG_INPUT: "wrong input; batch: results could not be written",
+    3: "the time limit came before the proof",
+    4: "calibrate: too few or contradictory runs, nothing was fitted (the order of planned runs is printed); sample: "
+    "another process failed",
+    EXIT_INTERRUPTED: "interrupted by Ctrl-C",
+    EXIT_BROKEN_PIPE: "whoever read the output closed it",
+    EXIT_TERMINATED: "batch: ended by SIGTERM, its workers before it",
+}
+"""The meaning of each exit code, of all commands; each command's own help is about it alone."""
+
+
+def write_exit_codes() -> str:
+    """Write the exit codes of all commands, folded for a terminal."""
+    below = " " * len("  000  ")
+    lines = (fill(said, initial_indent=f"  {code:<5}", subsequent_indent=below) for code, said in EXIT_CODES.items())
+    return "\n".join(("exit codes:", *lines, ""))
+
 
 COMPARISON_FORMATS = ("table", "json", "markdown", "csv", "html")
 TEXT_FORMATS = ("table", "json")
@@ -247,16 +265,13 @@ def report_on_job(
 ) -> int:
     """Print the report on the job and its decisions, and return the report's exit code."""
     with progress(f"{doing} {arguments.job}"):
-        from costmodel.strategy import DECISIONS
-        from planner.jobs.line import STRATEGY, read_words, require_once
+        from planner.jobs.line import read_asked
         from planner.jobs.problem import load, split_overrides
-        from planner.jobs.strategy_file import is_whole
 
         document, assignments = read_job(arguments, arguments.assignments)
         overrides, decisions = split_overrides(assignments)
         problem = load(document, all_overrides(overrides, arguments))
-        asked = read_words(decisions)
-        require_once(STRATEGY, DECISIONS if is_whole(asked) else asked.decisions, decisions, overrides)
+        asked = read_asked(decisions, overrides)
         check_output(arguments.output, problem.sources)
         report = report_of(problem, asked)
         text = report_text(report, arguments)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from costmodel.errors import SpecError
 from planner.cli.arguments import (
-    EXIT_CODES,
     add_job,
     add_output,
     add_time_limit,
@@ -26,6 +25,13 @@ if TYPE_CHECKING:
     from planner.jobs.problem import Problem
     from planner.jobs.strategy_file import StrategyFile
     from planner.results import EstimateReport, PlanReport
+
+EXIT_CODES = """exit codes:
+  0  a plan was found and proven optimal
+  1  infeasible: no strategy satisfies all rules
+  2  wrong input
+  3  the time limit came before the proof
+"""
 
 UNUSED_STRATEGY = (
     "plan does not use the job's strategy (estimate and explain do); search.pin and words such as TP8 hold decisions "

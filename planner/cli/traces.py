@@ -354,7 +354,7 @@ def run_project(arguments: argparse.Namespace) -> int:
     if not paths:
         raise SpecError("small runs", "no file is named.", "planner trace project small-run.yaml --job job.yaml.")
     with progress(f"projecting {arguments.job}"):
-        from planner.jobs.line import read_words
+        from planner.jobs.line import read_asked
         from planner.jobs.problem import load, split_overrides
         from planner.measure.project.projected import project, projection_json, projection_text
         from planner.measure.project.small_runs import small_runs
@@ -362,7 +362,7 @@ def run_project(arguments: argparse.Namespace) -> int:
         overrides, decisions = split_overrides(assignments)
         problem = load(arguments.job, overrides)
         check_output(arguments.output, (*problem.sources, *paths))
-        found = project(problem, read_words(decisions), small_runs(paths, problem))
+        found = project(problem, read_asked(decisions, overrides), small_runs(paths, problem))
     write({"table": projection_text, "json": projection_json}[arguments.format](found), arguments.output)
     return 0
 

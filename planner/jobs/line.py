@@ -349,14 +349,28 @@ def split_words(words: Sequence[str]) -> list[str]:
     return found
 
 
-def read_decisions(words: Sequence[str]) -> dict[str, object]:
+def read_asked(words: Sequence[str], overrides: Sequence[str]) -> StrategyFile:
     """
-    Read decisions and stages from words of a command line.
+    Read the words of a command line, beside entries that fill what they leave open.
+
+    Raises
+    ------
+    SpecError
+        As :func:`read_words`, and if an entry gives a decision of the words.
+    """
+    given = read_words(words)
+    require_once(STRATEGY, given, words, overrides)
+    return given
+
+
+def read_decisions(words: Sequence[str], overrides: Sequence[str] = ()) -> dict[str, object]:
+    """
+    Read decisions and stages from words of a command line, as :func:`read_asked`.
 
     >>> read_decisions(["TP8", "recompute=selective"])
     {'tp': 8, 'recompute': <Recompute.SELECTIVE: 1>}
     """
-    given = read_words(words)
+    given = read_asked(words, overrides)
     stages = {} if given.layout is None else {LAYOUT: given.layout or None}
     return {**given.decisions, **stages}
 
@@ -550,7 +564,7 @@ def pin_words(words: Sequence[str], overrides: Sequence[str]) -> list[str]:
     Raises
     ------
     SpecError
-        If one of the overrides pins the same decision.
+        If one of the overrides gives or pins the same decision.
 
     Examples
     --------
@@ -558,18 +572,29 @@ def pin_words(words: Sequence[str], overrides: Sequence[str]) -> list[str]:
     ['search.pin.tp=4', 'search.pin.mbs=2']
     """
     given = read_words(words, PIN, SECTIONS)
-    require_once(PIN, given.decisions, words, overrides)
+    for section in (STRATEGY, PIN):
+        require_once(section, given, words, overrides)
     if is_whole(given):
         return [f"{PIN}={json.dumps(' '.join(words))}"]
     return [f"{PIN}.{name}={json.dumps(value)}" for name, value in plain_entries(given).items()]
 
 
-def require_once(section: str, names: Iterable[str], words: Sequence[str], overrides: Sequence[str]) -> None:
-    """Refuse entries of a section on the command line whose decisions its words give, too."""
-    entries = {word.partition("=")[0]: word for word in overrides}
-    for name in names:
-        if (twice := entries.get(f"{section}.{name}")) is not None:
-            raise SpecError(f"{section}.{name}", f"is given twice, by {' '.join(words)} and {twice}; keep one.")
+def require_once(section: str, given: StrategyFile, words: Sequence[str], overrides: Sequence[str]) -> None:
+    """Refuse entries of a section on the command line whose decisions its words give, too; a whole line gives all."""
+    names = {*given.names, *(DECISIONS if is_whole(given) else ())}
+    for override in overrides:
+        for name in sorted(_names_in(section, override) & names):
+            raise SpecError(f"{section}.{name}", f"is given twice, by {' '.join(words)} and {override}; keep one.")
+
+
+def _names_in(section: str, override: str) -> set[str]:
+    """Return the decisions that an entry gives of a section: of one, or of the whole, as a line or a mapping."""
+    path, _, text = (part.strip() for part in override.partition("="))
+    if path == section:
+        entry = parse(text, section)
+        return {*read_strategy(entry, section).names} if isinstance(entry, (str, Mapping)) else set()
+    below = path.removeprefix(f"{section}.")
+    return set() if below == path else {below.partition(".")[0]}
 
 
 def plain_entries(given: StrategyFile) -> dict[str, Any]:

@@ -126,6 +126,8 @@ def _rows(whole: ReportRecord, target: str | None) -> Iterator[tuple[str, str]]:
         yield "uncertain", doubts
     if said := batch_text(whole.training):
         yield "batch", said
+    if idle := best.strategy.idle_overlap:
+        yield "EP overlap", idle
     yield from build_unused_rows(whole)
 
 

@@ -35,6 +35,7 @@ def strategies_section(
             *_alike("Recomputed modules", [one.spell_recompute(one.recompute) for one in strategies], "+"),
             *_alike("CUDA graphs", [one.cuda_graphs for one in strategies], ""),
             *_alike("Token dispatcher", [one.token_dispatcher for one in strategies], "ep"),
+            *_alike("EP overlap", [one.idle_overlap for one in strategies], "overlap"),
         ),
     )
 

@@ -486,7 +486,7 @@ def step_interval(
         errors = [Error(kind=kind, group=number, log=log) for number, log in enumerate(own)]
         spread, basis = fit_spread(kind, errors, symmetric=False), f"{len(own)} runs of {cluster.device.name}"
     else:
-        spread, basis = _spread_of_others(model, cluster, gaps)
+        spread, basis = _reach_own(*_spread_of_others(model, cluster, gaps), cluster)
     spread, basis = _widen_untuned(*_widen_by_gaps(spread, basis, gaps), gaps)
     beside = NORMAL_80 * operators_deviation
     if beside:
@@ -507,6 +507,15 @@ def _spread_of_others(model: Model, cluster: Cluster, gaps: Sequence[Gap]) -> tu
     widest = max(found, key=lambda spread: spread.upper - spread.lower)
     spread = replace(widest, lower=min(spread.lower for spread in found), upper=max(spread.upper for spread in found))
     return spread, f"{spread.rows} measured runs in {spread.groups} groups ({spread.kind.text})"
+
+
+def _reach_own(spread: Spread, basis: str, cluster: Cluster) -> tuple[Spread, str]:
+    """Widen a spread to that around the median of a device's own few errors where that is outside of it."""
+    own = cluster.device.left_out_errors
+    if not own or spread.lower <= (middle := float(np.median(own))) <= spread.upper:
+        return spread, basis
+    lower, upper = min(spread.lower, middle + spread.lower), max(spread.upper, middle + spread.upper)
+    return replace(spread, lower=lower, upper=upper), f"{basis} and {len(own)} runs of {cluster.device.name}"
 
 
 def widens(gap: Gap) -> bool:

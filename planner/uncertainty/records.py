@@ -259,7 +259,7 @@ def _records_of_generation(name: str | None) -> tuple[RunRecord, ...]:
 
 @cache
 def _records_of_device(name: str) -> tuple[RunRecord, ...]:
-    return records({name})
+    return records({name} & {*catalog.devices()})  # Peaks of other devices are not known here.
 
 
 def _month_of_release(cluster: Cluster) -> float:

@@ -130,14 +130,14 @@ def read_any(
         except SpecError as error:
             raise SpecError(f"{text}: {error.where}", error.problem, error.hint) from None
         problem = load(imported.document, limits, name=path.stem)
-        decided = read_decisions(decisions)
+        decided = read_decisions(decisions, overrides)
         return AnyJob(name=text, problem=problem, decisions=decided, notes=imported.notes, sources=(path,))
     return _job(text, read_document(path), [*overrides, *limits], decisions)
 
 
 def _job(name: str, document: Document, overrides: Sequence[str], decisions: Sequence[str]) -> AnyJob:
     problem = load(document, overrides)
-    return AnyJob(name=name, problem=problem, decisions=read_decisions(decisions), sources=problem.sources)
+    return AnyJob(name=name, problem=problem, decisions=read_decisions(decisions, overrides), sources=problem.sources)
 
 
 def _read_saved(name: str, path: Path, own: Sequence[str], number: str) -> AnyJob:

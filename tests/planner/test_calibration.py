@@ -444,6 +444,22 @@ def test_a_calibrated_device_has_intervals_of_its_own():
     assert interval.basis == "9 runs of test-device"
 
 
+@pytest.mark.parametrize(
+    ("own", "slower"),
+    [((), 1.0), ((-0.01, 0.01, 2.0), 1.0), ((np.log(2.0),) * 3, 2.0)],
+    ids=["none", "one odd", "twice as slow"],
+)
+def test_a_few_own_errors_move_the_slow_end(own, slower):
+    """Too few for quantiles: by their median alone, and only where that is outside of the interval of others."""
+    usual, found = (
+        step_interval(a_model(), a_cluster(left_out_errors=errors), step_seconds=1.0) for errors in ((), own)
+    )
+
+    assert found.low_seconds == usual.low_seconds
+    assert found.high_seconds == pytest.approx(slower * usual.high_seconds)
+    assert ("3 runs of test-device" in found.basis) == (slower > 1)
+
+
 def test_stored_intervals_are_of_many_runs():
     """Every kind has enough groups, or as a device's own few is wider than all; there is one for everything."""
     (everything,) = (one for one in intervals().steps if one.kind == Kind())

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import pytest
 import planner.report
 from planner import cli
 from planner.cli import output
+from planner.cli.arguments import EXIT_BROKEN_PIPE
 from planner.cli.plan import UNUSED_STRATEGY
 from tests.cases import read_table
 from tests.planner.test_job import JOB_TEXT, JOBS
@@ -71,11 +73,26 @@ def test_help_imports_nothing_heavy():
 
 
 def test_help_names_every_command_and_exit_code(capsys):
-    """The first thing that a newcomer reads."""
+    """The first thing that a newcomer reads; codes of a command's own help and of signals are among them."""
     assert cli.main(["--help"]) == 0
 
     shown = capsys.readouterr().out
-    assert all(word in shown for word in ("plan", "estimate", "model", "catalog", "0  a plan", "3  the time limit"))
+    named = {int(code) for code in CODE.findall(shown)}
+    own = {int(code) for parser in list(parsers(cli._parser()))[1:] for code in CODE.findall(parser.epilog or "")}
+    assert all(word in shown for word in ("plan", "estimate", "model", "catalog", "0    a plan", "3    the time limit"))
+    assert named == {*range(5), 130, 141, 143}
+    assert own == named - {EXIT_BROKEN_PIPE}
+
+
+CODE = re.compile(r"^  (\d+)  ", flags=re.MULTILINE)
+
+
+def parsers(parser):
+    """A parser and those of its commands."""
+    yield parser
+    for action in parser._actions:
+        for inner in action.choices.values() if isinstance(action, argparse._SubParsersAction) else ():
+            yield from parsers(inner)
 
 
 def test_no_command_prints_the_help(capsys):

@@ -3,11 +3,16 @@
 import re
 
 import pytest
+import yaml
 
 from costmodel.errors import SpecError
 from costmodel.strategy import Recompute
+from planner.agents.work import read_job
 from planner.jobs.line import read_decisions
 from planner.jobs.problem import load, split_overrides
+from planner.measure.traces.report.what_if import read_changed_jobs
+from planner.serve.answers import read_problem
+from planner.verbs.any_job import read_any
 from tests.cases import read_table
 from tests.planner.test_job import A_TIER, JOB, a_job, message_of
 
@@ -110,3 +115,60 @@ def test_a_decision_is_given_once():
         read_decisions(["tp=2", "pp=2", "tp=4"])
 
     assert str(caught.value) == "strategy.tp: is given twice, by tp=2 and tp=4; keep one."
+
+
+WHOLE = "TP8 DP1 MBS1 ZeRO1 graphs=none recompute=none overlap=none"
+
+
+@pytest.mark.parametrize(
+    ("words", "entry", "name"),
+    [
+        ("TP4", "strategy.tp=8", "tp"),
+        ("TP4", "strategy = {pp: 2, tp: 8}", "tp"),
+        ("TP4", "strategy=PP2 TP8", "tp"),
+        ("TP4 overlap=tp", "strategy.ep_overlap=true", "ep_overlap"),
+        ("PP2 layout=16+16", "strategy.layout.layers=[15, 17]", "layout"),
+        (WHOLE, "strategy.group=2", "group"),
+    ],
+)
+def test_an_entry_of_a_decision_that_words_give_is_refused(words, entry, name):
+    """Of a line, a mapping, stages, flags that a word turns off, and decisions that a whole line does not write."""
+    with pytest.raises(SpecError) as caught:
+        read_decisions(words.split(), ["top=2", entry])
+
+    assert str(caught.value) == f"strategy.{name}: is given twice, by {words} and {entry}; keep one."
+
+
+@pytest.mark.parametrize("entry", ["strategy.mbs=2", "strategy={mbs: 2}", "strategy=null", "search.pin.tp=8", "top=2"])
+def test_an_entry_that_words_leave_open_is_taken(entry):
+    """Of another decision, of none, or of another section."""
+    assert read_decisions(["TP4"], [entry]) == {"tp": 4}
+
+
+LINE = "llama3-8b 8xh100 --batch 64 --sequence 8k --tokens 1T"
+ASKED = {
+    "model": "llama3-8b", "device": "h100", "devices": "8", "batch": "64", "sequence": "8k", "tokens": "1T",
+    "price": "", "target": "", "more": "TP4 strategy.tp=8",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda path, words: read_any(LINE, words),
+        lambda path, words: read_any(f"{path} {words[0]}", words[1:]),
+        lambda path, words: read_job({"job": JOB, "changes": words}, 1.0),
+        lambda path, words: read_job({"job": str(path), "changes": words}, 1.0),
+        lambda path, words: read_job({"job": JOB, "changes": words}, 1.0, pins=True),
+        lambda path, words: read_changed_jobs(path, words),
+        lambda path, words: read_problem(ASKED, 1.0),
+    ],
+    ids=["two jobs", "a job's own words", "agent", "agent's file", "agent's pins", "what-if", "page"],
+)
+def test_whoever_reads_words_refuses_a_decision_that_is_given_twice(read, tmp_path):
+    """Comparisons, tools of agents, changes of a trace and the page, with the message of ``planner estimate``."""
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump({**JOB, "strategy": WHOLE}))
+
+    with pytest.raises(SpecError, match=re.escape("strategy.tp: is given twice, by TP4 and strategy.tp=8; keep one.")):
+        read(path, ["TP4", "strategy.tp=8"])

@@ -375,6 +375,13 @@ class TestBadInput:
         with pytest.raises(kind, match=expected):
             anchored(tmp_path, *runs)
 
+    def test_a_run_within_the_stated_interval_is_taken(self, tmp_path: Path) -> None:
+        """0.35 s beside slow ones: constants miss it by half, but the planner states 0.34 to 0.59 s of such a run."""
+        near, _ = anchored(tmp_path, a_run(2, step_seconds=0.35), a_run(8, step_seconds=2.2)).runs
+
+        assert not near.is_explained
+        assert near.anchored_seconds > 1.5 * 0.35
+
     def test_a_trace_alone(self, tmp_path: Path) -> None:
         """It does not name its job it is."""
         with pytest.raises(SpecError, match="does not name its job"):
@@ -596,6 +603,15 @@ class TestCommands:
         text = capsys.readouterr().out
         assert "differs: mbs = 1, not 2" in text
         assert "0% of it measured directly" in text
+
+    def test_a_decision_that_follows_the_files_is_given_once(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """By a word or by an entry of the job."""
+        job, small, _ = self.files(tmp_path)
+
+        assert main(["trace", "project", str(small), "mbs=2", "strategy.mbs=1", "--job", str(job)]) == 2
+        assert "strategy.mbs: is given twice, by mbs=2 and strategy.mbs=1; keep one." in capsys.readouterr().err
 
     @staticmethod
     def files(folder: Path) -> tuple[Path, Path, Path]:

@@ -14,6 +14,9 @@ from planner.uncertainty.records import best_run, reach_record, record_month, re
 from planner.verbs.compare import side_of
 from tests.builders_job import a_document
 
+PERLMUTTER = {"base": "a100-80gb-sxm", "name": "a100-80gb-sxm-perlmutter"}
+"""A device of a job, called as one that no catalog has was in measured runs."""
+
 
 def facts(model="llama3-70b", device="h100", *, devices=64, sequence=8192, precision="bf16", framework=None):
     """A job's facts."""
@@ -90,6 +93,7 @@ def test_shorter_sequences_compare_by_their_flops():
         {"sequence": 2048},  # a quarter of the measured 8,192
         {"device": "h200"},  # measured in 8 bits alone
         {"model": "llama2-7b"},  # as long, but another model
+        {"model": "gpt-neox-20b", "sequence": 2048, "precision": "fp16", "device": PERLMUTTER},  # whose peak none knows
     ],
 )
 def test_the_nearest_run_stands_for_what_was_not_measured(others):

@@ -21,6 +21,8 @@ from planner.report.console import table_text
 from planner.report.records.plan import PlanRecord
 from planner.report.records.setting import ASSUMED
 from planner.report.section import WIDTH
+from planner.report.short import short_sections
+from planner.report.strategies import strategies_section
 from planner.results import Plan
 from planner.search.branch_and_bound import Status
 from planner.verbs.plan import estimate, plan
@@ -472,6 +474,24 @@ def test_the_chance_to_fit_is_told_with_the_runs_behind_it():
     for text, share in zip(texts, shares, strict=True):
         assert f"Chance that the fullest rank fits: {share:.0%}, by" in text
         assert "runs that fitted and" in text
+
+
+def test_ep_overlap_that_hides_little_is_said():
+    """Before the first backward pass the last of two ranks does 2 + 1 forward passes: of 4 and, at m 3, of 6 in all."""
+    decisions = {"pp": 2, "vpp": 2, "group": 2, "ep": 2, "dp": 2, "mbs": 1, "ep_overlap": True}
+    job = {"model": "qwen3-30b-a3b", "cluster__num_devices": 4}
+    jobs = [load(a_job(**job, training__global_batch_size=2 * m)) for m in (2, 3)]
+    few, enough = (record_of(estimate(one, decisions, searched=False)) for one in jobs)
+    said = (
+        "3 of a rank's 4 forward passes run alone, and overlap=ep (--overlap-moe-expert-parallel-comm) hides nothing "
+        "of their all-to-alls; more micro-batches hide more"
+    )
+
+    table = strategies_section([one.plans[0].strategy for one in (enough, few)])
+
+    assert f"EP overlap in strategy 2: {said}." in table.notes
+    assert ("EP overlap", said) in next(iter(short_sections(few))).rows
+    assert "EP overlap" not in dict(next(iter(short_sections(enough))).rows)
 
 
 def replace_memory(problem, memory_bytes):

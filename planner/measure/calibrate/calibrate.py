@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,7 +43,14 @@ from planner.measure.calibrate.fit import (
     priors_of,
 )
 from planner.measure.calibrate.published import Gain, Worth, gains_of, models_of, read_gains, worth_of_one
-from planner.measure.runs.predictions import Case, cases, find_unreported_recompute, not_predicted
+from planner.measure.runs.predictions import (
+    Case,
+    cases,
+    find_missed_interval,
+    find_unreported_recompute,
+    not_predicted,
+)
+from planner.uncertainty.intervals import COVERAGE, Interval
 
 MOST_FOLDS = 10
 """Most fits of the leave-one-group-out error; more groups share folds."""
@@ -51,10 +58,12 @@ MOST_FOLDS = 10
 MOST_REPEATED = 1.25
 """Slowest over fastest measurement of one configuration; containers differ by 1.1 (see ``fit.NOISE``)."""
 
-MOST_MISFIT = 0.15
+ODD = 3.5
 """
-Median error after the fit above which no profile explains the runs; the worst software of the published runs reaches
-half of it.
+Deviations from the median of the other rows beyond which a row is odd.
+
+Iglewicz and Hoaglin, "How to Detect and Handle Outliers", 1993, with their deviation: the median absolute one over
+0.6745.
 """
 
 DETERMINED = 0.5
@@ -140,9 +149,8 @@ class Calibration:
     first
         Order in which to measure the planned runs of the file; None where it plans none.
     doubts
-        Names in rows that were replaced by known ones, a sentence without a full stop for each row.
-    far
-        Rows whose time is off the fit by a factor of ``FAR`` or more, with measured over predicted time.
+        Names in rows that were replaced by known ones, runs outside their stated intervals, and odd rows: a sentence
+        without a full stop each.
     """
 
     device: Mapping[str, Any]
@@ -159,7 +167,6 @@ class Calibration:
     advice: Advice
     first: First | None
     doubts: tuple[str, ...]
-    far: tuple[tuple[str, float], ...]
 
     @property
     def is_better(self) -> bool:
@@ -209,16 +216,6 @@ def calibrate(runs: Path, known: References, *, name: str, base: str | None = No
     require_consistent(timed)
     skipped = tuple(one for one in others if not one.is_refused)
     return replace(_calibration(timed, known, base, name, runs.name), refused=refused, skipped=skipped, first=first)
-
-
-FAR = 2.0
-"""Factor from which on a row is listed: it has little weight in the fit, and the user may know the reason."""
-
-
-def _far_rows(timed: Sequence[Case], residuals: Array) -> tuple[tuple[str, float], ...]:
-    """Return rows far from the fit; a residual is the logarithm of predicted over measured time."""
-    ratios = zip(timed, np.exp(-residuals), strict=True)
-    return tuple((case.run.id, float(ratio)) for case, ratio in ratios if not 1 / FAR < ratio < FAR)
 
 
 # --- whether the runs can be fitted -------------------------------------------------------------------------
@@ -397,7 +394,8 @@ def _calibration(timed: Sequence[Case], known: References, base: str, name: str,
     predictor, start, fitted, left_out = stack_fit(timed, known, base, read_gains())
     log_event(__name__, "constants fitted", constants=len(predictor.constants))
     chosen, priors = tuple(predictor.constants), priors_of(predictor.constants)
-    _require_explained(fitted.residuals)
+    missed = list_missed(timed, start, fitted)
+    require_explained(timed, missed, fitted)
     noise = max(NOISE, float(np.median(np.abs(fitted.residuals))) / _MEDIAN_OF_NORMAL)
     widths = covariance(fitted.jacobian, run_weights(timed), priors, noise)
     determined = _build_determined(chosen, fitted.logs, widths, priors)
@@ -416,8 +414,11 @@ def _calibration(timed: Sequence[Case], known: References, base: str, name: str,
         skipped=(),
         advice=advice(timed, chosen, known, logs=fitted.logs, covariance=widths, noise=noise),
         first=None,
-        doubts=tuple(doubt for one in timed for doubt in one.run.doubts),
-        far=_far_rows(timed, fitted.residuals),
+        doubts=(
+            *(doubt for one in timed for doubt in one.run.doubts),
+            *describe_missed(missed, len(timed)),
+            *describe_odd_rows(timed, fitted.residuals),
+        ),
     )
 
 
@@ -466,13 +467,77 @@ def fold_rows(timed: Sequence[Case]) -> NDArray[np.int64]:
     return np.array([configurations.index(_configuration(case)) % MOST_FOLDS for case in timed])
 
 
-def _require_explained(residuals: Array) -> None:
-    misfit = float(np.median(np.abs(residuals)))
-    if misfit > MOST_MISFIT:
-        raise Unfit(
-            f"The runs contradict the model: within the physical bounds no calibration comes closer to them than "
-            f"{np.expm1(misfit):.0%} in the median. Nothing is fitted. Check units, layouts and other jobs there."
+Missed: TypeAlias = tuple[Case, Interval]
+"""A run, and the interval that the planner states of its step and in which it is not."""
+
+
+def list_missed(timed: Sequence[Case], start: Fit, found: Fit) -> list[Missed]:
+    """List the runs outside their stated intervals, before and after the fit, the furthest first."""
+    missed = []
+    for case, *logs in zip(timed, start.residuals, found.residuals, strict=True):
+        measured = case.run.step_seconds or 0.0
+        if interval := find_missed_interval(case, *(measured * float(np.exp(log)) for log in logs)):
+            beyond = max(measured / interval.high_seconds, interval.low_seconds / measured)
+            missed.append((beyond, (case, interval)))
+    return [one for _, one in sorted(missed, key=lambda pair: -pair[0])]
+
+
+def require_explained(timed: Sequence[Case], missed: Sequence[Missed], found: Fit) -> None:
+    """
+    Refuse runs most of which are outside their stated intervals.
+
+    An interval is of runs like them: narrow where many recipes of vendors were measured, wide for whoever has none.
+    """
+    if 2 * len(missed) <= len(timed):
+        return
+    closest = float(np.expm1(np.median(np.abs(found.residuals))))
+    doubts = (*describe_missed(missed, len(timed)), *describe_odd_rows(timed, found.residuals))
+    raise Unfit(
+        f"The runs contradict the model: within the physical bounds no calibration comes closer to them than "
+        f"{closest:.0%} in the median. {''.join(f'{one}. ' for one in doubts)}Nothing is fitted. Check units, layouts "
+        f"and other jobs there."
+    )
+
+
+def describe_missed(missed: Sequence[Missed], num_runs: int) -> Iterator[str]:
+    """Yield a sentence without a full stop on the runs outside their stated intervals, of which it names the first."""
+    for case, stated in missed[:1]:
+        more = f"; {len(missed) - 1} more of {num_runs} runs are outside of theirs" if missed[1:] else ""
+        yield (
+            f"'{case.run.id}' took {case.run.step_seconds:.4g} s, not {stated.low_seconds:.4g} to "
+            f"{stated.high_seconds:.4g} s ({COVERAGE:.0%} of measured steps, by the errors on {stated.basis}){more}"
         )
+
+
+def describe_odd_rows(timed: Sequence[Case], residuals: Array) -> Iterator[str]:
+    r"""
+    Yield a sentence without a full stop for each row off the others, if there are two or more of these.
+
+    .. math:: |x_i - \tilde x_{-i}| > 3.5 \max(\mathrm{MAD}_{-i} / 0.6745, \sigma)
+
+    The spread of others counts as no narrower than that of runs on published stacks, sigma: a few may agree by chance.
+
+    Parameters
+    ----------
+    timed
+        The rows.
+    residuals
+        Logarithms of predicted over measured time.
+    """
+    logs = -residuals
+    for number, case in enumerate(timed if len(timed) > 2 else ()):
+        others = np.delete(logs, number)
+        middle = float(np.median(others))
+        deviation = max(float(np.median(np.abs(others - middle))) / _MEDIAN_OF_NORMAL, SCATTER)
+        if abs(logs[number] - middle) > ODD * deviation:
+            yield (
+                f"'{case.run.id}' took {np.exp(logs[number]):.2g} times the fit's prediction, outside the spread of "
+                f"the other rows ({np.exp(middle - ODD * deviation):.2g} to {np.exp(middle + ODD * deviation):.2g})"
+            )
+
+
+SCATTER = float(np.linalg.norm([PUBLISHED.model, PUBLISHED.layout, PUBLISHED.repeat]))
+"""Standard deviation of the logarithm of measured over predicted time of runs on a published stack."""
 
 
 def _build_determined(chosen: Sequence[Constant], logs: Array, widths: Array, priors: Priors) -> tuple[Determined, ...]:

@@ -27,11 +27,11 @@ from planner.jobs.cluster import CATALOG, Fitted, device_of
 from planner.jobs.document import nest_entries
 from planner.jobs.entries import Reference
 from planner.jobs.problem import Problem, load
-from planner.measure.calibrate.calibrate import MOST_MISFIT, require_consistent
+from planner.measure.calibrate.calibrate import require_consistent
 from planner.measure.calibrate.cases import DIFFERENCE, LEAST_SENSITIVITY, Array, log_measured_seconds
 from planner.measure.calibrate.constants import Constant, around, constants, read
 from planner.measure.calibrate.fit import NOISE, REACH, Fit, covariance, fit, priors_of
-from planner.measure.runs.predictions import Case
+from planner.measure.runs.predictions import Case, find_missed_interval
 from planner.uncertainty.intervals import NORMAL_80, intervals, kind_of, spread_of
 from planner.uncertainty.peaks import LEAST_HEADROOM_BYTES, ODD_DEVIATION, STARTS, law_of
 
@@ -717,15 +717,17 @@ def _noise(problem: Problem, differing: Sequence[str]) -> float:
 
 
 def _require_explained(runs: Sequence[AnchorRun]) -> None:
-    """Refuse a run that differs only in size, but that no constants explain; other runs only move constants less."""
-    worst = max(runs, key=lambda one: abs(one.residual) * (not one.differences))
-    if abs(worst.residual) > MOST_MISFIT and not worst.differences:
-        raise SpecError(
-            f"{worst.case.run.id}: step_seconds",
-            f"{worst.measured_seconds:.4g} s were measured, and no constants within physical bounds come closer than "
-            f"{worst.anchored_seconds:.4g} s{' together with the other runs' if len(runs) > 1 else ''}.",
-            "Is it in seconds, of this layout, and did nothing else run?",
-        )
+    """Refuse a run that differs only in size, but is outside its stated interval; others only move constants less."""
+    alike = [one for one in runs if one.measured_seconds is not None and not one.differences]
+    for one in sorted(alike, key=lambda each: -abs(each.residual)):
+        if missed := find_missed_interval(one.case, one.model_seconds, one.anchored_seconds):
+            raise SpecError(
+                f"{one.case.run.id}: step_seconds",
+                f"{one.measured_seconds:.4g} s were measured, not {missed.low_seconds:.4g} to "
+                f"{missed.high_seconds:.4g} s as stated without it, and no constants within physical bounds come "
+                f"closer than {one.anchored_seconds:.4g} s{' together with the other runs' if len(runs) > 1 else ''}.",
+                "Is it in seconds, of this layout, and did nothing else run?",
+            )
 
 
 def _list_moved(way: Road, values: Mapping[str, float]) -> tuple[Moved, ...]:

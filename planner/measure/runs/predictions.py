@@ -30,7 +30,8 @@ from planner.jobs.run_jobs import (
 )
 from planner.measure.runs.plausibility import require_of_the_model, require_plausible, require_possible
 from planner.uncertainty.counts import architecture_of, list_gaps
-from planner.uncertainty.intervals import Interval, step_interval
+from planner.uncertainty.intervals import Interval, list_timed_operators, step_interval
+from planner.uncertainty.records import interval_and_record
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -203,6 +204,22 @@ def case(run: Run, known: References) -> Case:
     strategy, is_inferred = strategy_of(run, problem)
     require_possible(problem.facts, strategy)
     return Case(run=run, problem=problem, strategy=strategy, is_inferred=is_inferred)
+
+
+def state_interval(one: Case, step_seconds: float) -> Interval:
+    """Return the interval that ``planner estimate`` states of a case's measured step, for some predicted seconds."""
+    facts, strategy = one.facts, one.strategy
+    is_sampled = facts.cluster.device.constants.times == "sampled"
+    operators = list_timed_operators(facts, strategy, estimate(facts, strategy).breakdown) if is_sampled else ()
+    gaps = list_gaps(facts, strategy)
+    return interval_and_record(facts, step_seconds=step_seconds, operators=operators, gaps=gaps)[0]
+
+
+def find_missed_interval(one: Case, *predicted_seconds: float) -> Interval | None:
+    """Return the stated interval of the first prediction where a case's measured step lies in that of none."""
+    stated = [state_interval(one, seconds) for seconds in predicted_seconds]
+    measured = one.run.step_seconds or 0.0
+    return None if any(each.low_seconds <= measured <= each.high_seconds for each in stated) else stated[0]
 
 
 def predict(one: Case, known: References) -> Prediction:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 from costmodel import catalog
 from costmodel.memory import seen_bytes
+from costmodel.pipelines.schedules import passes_alone
 from costmodel.pipelines.stages import stage_layout
 from costmodel.step.estimate import Part
 from costmodel.tables import microbatches
@@ -146,6 +147,18 @@ class StrategyRecord(Record):
     def spell_recompute(self, modules: str) -> str:
         """Write modules to recompute by Megatron-LM's names, as the line does."""
         return recompute_text(self._sources[1].facts.model, decision_value("recompute", modules, "recompute"))
+
+    @property
+    def idle_overlap(self) -> str:
+        """EP overlap in words where most passes of its pipeline run alone; empty for other strategies."""
+        passes = self.num_microbatches * self.vpp
+        alone = int(passes_alone(vpp=self.vpp, group=self.group, num_microbatches=self.num_microbatches))
+        if not self.ep_overlap or 2 * alone <= passes:
+            return ""
+        return (
+            f"{alone} of a rank's {passes} forward passes run alone, and overlap=ep "
+            "(--overlap-moe-expert-parallel-comm) hides nothing of their all-to-alls; more micro-batches hide more"
+        )
 
     @property
     def has_own_stages(self) -> bool:

@@ -605,7 +605,7 @@ def read_changed_jobs(path: Path, assignments: Sequence[str]) -> Jobs:
     job = load(path)
     require_strategy(job)
     before = estimate(job, {}, searched=False)
-    wanted, asked = load(path, overrides), read_decisions(decisions)
+    wanted, asked = load(path, overrides), read_decisions(decisions, overrides)
     replicas = {name: value for name, value in wanted.given.decisions.items() if name == "dp"}
     after = estimate(wanted, {**replicas, **asked}, searched=False)
     require_shown(before, after)

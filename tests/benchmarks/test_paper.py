@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from itertools import chain
 from pkgutil import resolve_name
 from typing import Any
 
 import pytest
 
-from benchmarks.paper.checks import Basis, all_checks
+from benchmarks.paper.checks import Basis, Check, all_checks
 from benchmarks.paper.literature import literature_checks
 from tests.cases import read_table
 
@@ -18,9 +17,9 @@ PACKAGES = ("costmodel", "planner", "benchmarks", "constraints")
 
 
 def clear_caches() -> None:
-    """Forget every result of the cost model."""
+    """Forget every result of the cost model; the catalog has none, and takes a second to read."""
     for name, module in list(sys.modules.items()):
-        if name.startswith(PACKAGES):
+        if name.startswith(PACKAGES) and not name.startswith("costmodel.catalog"):
             for value in list(vars(module).values()):
                 if callable(getattr(value, "cache_clear", None)):
                     value.cache_clear()
@@ -77,11 +76,11 @@ def test_numbers_of_the_literature_hold():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("factor", [0.97, 1.03])
-@pytest.mark.parametrize(("owner", "name"), FORMULAS.values(), ids=FORMULAS)
-def test_the_benchmark_notices_a_broken_formula(break_formula, owner, name, factor):
+@pytest.mark.parametrize(("owner", "name", "noticing"), FORMULAS.values(), ids=FORMULAS)
+def test_the_benchmark_notices_a_broken_formula(break_formula, owner, name, noticing, factor):
     """3 % less or more of one formula, and a number beside a printed one or one of the literature does not hold."""
     break_formula(resolve_name(owner), name, factor)
 
-    failed = (check for check in chain(literature_checks(), all_checks()) if not check.holds)
+    found = resolve_name(f"benchmarks.paper.{noticing}")()
 
-    assert next(failed, None) is not None
+    assert not all(check.holds for check in ([found] if isinstance(found, Check) else found))

@@ -14,8 +14,9 @@ import pytest
 from benchmarks.random_inputs.__main__ import main, run, summary
 from benchmarks.random_inputs.trials import KINDS, Trial, trial_of
 from benchmarks.random_inputs.watch import Audit, Outcome, run_trial
+from tests.oracle import in_step
 
-SEED, COUNT = 20261127, 200
+SEED, COUNT = 20261127, in_step(400)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Accelerate reads exported YAML: 100 random plans, each with the strategy that it was made of."""
+"""Accelerate reads exported YAML: random plans, each with the strategy that it was made of."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import pytest
 from costmodel.facts.framework import Settings
 from costmodel.strategy import CudaGraphs, Recompute, Sharding
 from tests.builders_plan import planned_exports, random_exports
+from tests.oracle import in_step
 
 commands = pytest.importorskip("accelerate.commands.launch", reason="Accelerate is not installed")
 pytest.importorskip("transformers", reason="Accelerate's tensor parallelism needs transformers")
 
-NUM_PLANS, NUM_PLANNED = 100, 5
+NUM_PLANS, NUM_PLANNED = in_step(100), 5
 
 WITHIN = {
     "pp": (1,),
@@ -68,7 +69,7 @@ def decisions(environment) -> dict[str, object]:
 
 
 def test_what_accelerate_reads_is_the_strategy(tmp_path):
-    """100 of 100: dense, with experts and with latent attention; so are plans of plain jobs for the target."""
+    """All random ones: dense, with experts and with latent attention; so are plans of plain jobs for the target."""
     path, wrong = tmp_path / "accelerate.yaml", []
     planned = [*islice(planned_exports("accelerate"), NUM_PLANNED)]
     assert len(planned) == NUM_PLANNED

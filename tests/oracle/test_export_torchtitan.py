@@ -1,4 +1,4 @@
-"""torchtitan reads exported recipes: 200 random plans, each with the strategy that it was made of."""
+"""torchtitan reads exported recipes: random plans, each with the strategy that it was made of."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from planner.frameworks.torchtitan import FLAVORS, to_torchtitan
 from planner.results import Plan
 from tests.builders_estimate import estimate_by_recipes as estimate
 from tests.builders_plan import planned_exports, random_exports
+from tests.oracle import in_step
 
 pytest.importorskip("torchtitan", reason="torchtitan is not installed")
 
-NUM_PLANS_PER_SEED = 50
+NUM_PLANS_PER_SEED = in_step(50)
 SEEDS = range(2)
 
 ALWAYS = {
@@ -159,7 +160,7 @@ def layers(stages: list[list[str]]) -> tuple[int, ...]:
 @pytest.mark.parametrize("within", [FLAT, PIPELINES], ids=["flat", "pipelines"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_torchtitan_reads_is_the_strategy(seed, within, folder):
-    """100 of 100 without a pipeline and 100 with one: dense, with experts, with latent attention, uneven stages."""
+    """All, without a pipeline and with one: dense, with experts, with latent attention, uneven stages."""
     wrong = []
     plans = random_exports("torchtitan", NUM_PLANS_PER_SEED, within=ALWAYS | within, settings=SETTINGS, seed=seed)
     for number, (plan, exported) in enumerate(plans):

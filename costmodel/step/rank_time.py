@@ -858,9 +858,9 @@ def ep_fill_seconds(decisions: Decisions, stages: Stages, parts: LayerParts) -> 
     .. math:: T = \frac{p - 1}{p v} \sum_k L_k E_k
 
     Derivation: the slowest rank waits for p - 1 chunks of others, the first and last passes of a step. Nothing runs
-    beside those. With its own passes (:func:`costmodel.step.layer.layer_parts`) and groups of p micro-batches, the
-    whole model's all-to-alls are exposed once: in MoFa's Table 8 the EP column depends on neither the number of
-    micro-batches nor of ranks. ``tests/oracle`` simulates such pipelines.
+    beside those, nor beside some of its own passes (:func:`costmodel.step.layer.layer_parts`). With groups of p
+    micro-batches the whole model's all-to-alls are exposed once. In MoFa's Table 8 the EP column depends on neither
+    the number of micro-batches nor of ranks. ``tests/oracle`` simulates such pipelines.
     """
     pp = np.asarray(decisions["pp"])
     return np.asarray((pp - 1) / (pp * decisions["vpp"]) * sum_last(stages.all_layers * parts.ep_edges))

@@ -20,7 +20,7 @@ from statistics import median
 from benchmarks.output import conclude
 from benchmarks.solver.stages import NUM_JOBS, NUM_PROCESSES, Check, random_job
 from planner.batch.job_result import LOST, JobResult
-from planner.batch.jobs import BatchJob, Fingerprints, make_job
+from planner.batch.jobs import BatchJob, make_job
 from planner.batch.results import ResultsFile
 from planner.batch.run import Tally, plan_many, run_batch
 
@@ -41,9 +41,8 @@ def main() -> int:
 
 def run(num_jobs: int, processes: int) -> tuple[float, list[JobResult]]:
     """Seconds of the whole batch, with a results file as ``planner batch`` writes it, and the results."""
-    fingerprints = Fingerprints()
     results: list[JobResult] = []
-    jobs = (make_job(random_job("even", seed), fingerprints, name=str(seed)) for seed in range(num_jobs))
+    jobs = (make_job(random_job("even", seed), name=str(seed)) for seed in range(num_jobs))
 
     def plan(fresh: Iterable[BatchJob]) -> Generator[JobResult, None, None]:  # keeps what passes
         for result in plan_many(fresh, processes=processes):

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.facts.model import Layer, Model
+from costmodel.facts.model import Model
 from costmodel.lowering.framework import SLOTS_AT_ENDS
 from costmodel.models.flops import head_layers
 from costmodel.pipelines.simulator import alive_by_chunk
@@ -207,16 +207,16 @@ class _Layout:
             stages[1::2] = stages[1::2, ::-1]
         return stages.T
 
-    def layers_per_chunk(self, num_layers: int, order: _Order) -> tuple[int, ...]:
+    def layers_per_chunk(self, model: Model) -> tuple[int, ...]:
         """Return the number of layers of each virtual stage."""
         if self.vocabulary == Vocabulary.REDISTRIBUTED:
             return layers_with_lighter_last_stage(
-                num_layers, num_stages=self.pp * self.vpp, head_layers=order.head_layers
+                model.num_layers, num_stages=self.pp * self.vpp, head_layers=head_layers(model)
             )
         if self.vocabulary > Vocabulary.REDISTRIBUTED:
-            base, remainder = divmod(num_layers, self.pp * self.vpp)
+            base, remainder = divmod(model.num_layers, self.pp * self.vpp)
             return (base + 1,) * remainder + (base,) * (self.pp * self.vpp - remainder)
-        return layers_per_chunk(num_layers, num_chunks=self.pp * self.vpp, mtp_layers=int(order.mtp.sum()))
+        return layers_per_chunk(model.num_layers, num_chunks=self.pp * self.vpp, mtp_layers=len(model.mtp_layers))
 
     def find_imbalance(self, sizes: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the imbalance of each rank's chunks, shape (pp,); 1 in orders other than 1F1B."""
@@ -225,10 +225,10 @@ class _Layout:
         ranks = enumerate(map(tuple, sizes.tolist()))
         return np.array([activation_imbalance(own, rank=rank, pp=self.pp) for rank, own in ranks])
 
-    def layers_of_each_kind(self, order: _Order) -> NDArray[np.int64]:
+    def layers_of_each_kind(self, model: Model) -> NDArray[np.int64]:
         """Return the number of layers of each kind of each virtual stage, shape (pp * vpp, K)."""
-        ends = np.cumsum(self.layers_per_chunk(len(order.before) - 1, order))
-        return np.asarray(order.before[ends] - order.before[np.concatenate([[0], ends[:-1]])])
+        before, ends = _layers_before(model), np.cumsum(self.layers_per_chunk(model))
+        return np.asarray(before[ends] - before[np.concatenate([[0], ends[:-1]])])
 
     def share(self, stage: int) -> NDArray[np.float64]:
         """Return the fraction of the embedding (stage 0) or the head (stage -1) on each rank, shape (pp,)."""
@@ -236,24 +236,6 @@ class _Layout:
             return np.full(self.pp, 1 / self.pp)
         holds = self.chunks == stage % (self.pp * self.vpp)
         return np.asarray(holds.mean(axis=1) if self.schedule in BIDIRECTIONAL else holds.any(axis=1), dtype=np.float64)
-
-
-@record(frozen=True, kw_only=True, slots=True)
-class _Order:
-    """Layers of each kind before each layer, (num_layers + 1, K); those of MTP; length of the head in layers."""
-
-    before: NDArray[np.int64]
-    mtp: NDArray[np.int64]
-    head_layers: float
-
-
-@lru_cache(maxsize=64)
-def _order(model: Model) -> _Order:
-    return _Order(
-        before=_layers_before(model.layers, model.kinds),
-        mtp=_layers_before(model.mtp_layers, model.kinds)[-1],
-        head_layers=head_layers(model),
-    )
 
 
 # --- of a strategy -----------------------------------------------------------------------------------------
@@ -269,7 +251,7 @@ def stage_layers(strategy: Strategy, model: Model) -> tuple[int, ...]:
     if strategy.layout is not None:
         return strategy.layout.layers
     dealing = _Layout(pp=strategy.pp, vpp=strategy.vpp, schedule=strategy.schedule, vocabulary=strategy.vocabulary)
-    return dealing.layers_per_chunk(model.num_layers, _order(model))
+    return dealing.layers_per_chunk(model)
 
 
 def stage_layout(strategy: Strategy, model: Model) -> StageLayout:
@@ -302,7 +284,7 @@ def layers_between(model: Model, starts: NDArray[np.int64], ends: NDArray[np.int
     Derivation: the layers of each kind before every position are counted once; the difference of two counts is the
     number between.
     """
-    before = _order(model).before
+    before = _layers_before(model)
     return np.asarray(before[ends] - before[starts], dtype=np.float64)
 
 
@@ -312,9 +294,8 @@ def layers_of_each_kind(model: Model) -> tuple[NDArray[np.float64], NDArray[np.f
 
     Derivation: a count over the model's layers; the first number includes the second one.
     """
-    order = _order(model)
-    mtp = order.mtp.astype(np.float64)
-    return order.before[-1] + mtp, mtp
+    mtp = _mtp_layers(model).astype(np.float64)
+    return _layers_before(model)[-1] + mtp, mtp
 
 
 @lru_cache(maxsize=2**10)
@@ -327,9 +308,7 @@ def _ranks(
     Rows of (rank, first, last, largest and last chunk, imbalance, layers per kind, layers per kind of first chunks
     before).
     """
-    order = _order(model)
-    mtp_layers = order.mtp
-    per_chunk = layout.layers_of_each_kind(order)
+    mtp_layers, per_chunk = _mtp_layers(model), layout.layers_of_each_kind(model)
     per_rank = per_chunk[layout.chunks].sum(axis=1) / (2 if layout.schedule in BIDIRECTIONAL else 1)
     first, last = layout.share(0), layout.share(-1)
     per_rank = per_rank + np.outer(last, mtp_layers)
@@ -343,13 +322,20 @@ def _ranks(
     return np.concatenate([own, in_front], axis=1)
 
 
-def _layers_before(layers: tuple[Layer, ...], kinds: tuple[Layer, ...]) -> NDArray[np.int64]:
+@lru_cache(maxsize=64)
+def _layers_before(model: Model) -> NDArray[np.int64]:
     """Number of layers of each kind before layer i, shape (num_layers + 1, K)."""
-    index = {layer: position for position, layer in enumerate(kinds)}
-    one_hot = np.zeros((len(layers) + 1, len(kinds)), dtype=np.int64)
-    for position, layer in enumerate(layers):
+    index = {layer: position for position, layer in enumerate(model.kinds)}
+    one_hot = np.zeros((model.num_layers + 1, len(index)), dtype=np.int64)
+    for position, layer in enumerate(model.layers):
         one_hot[position + 1, index[layer]] = 1
     return one_hot.cumsum(axis=0)
+
+
+@lru_cache(maxsize=64)
+def _mtp_layers(model: Model) -> NDArray[np.int64]:
+    """Number of layers of each kind in multi-token prediction, shape (K,)."""
+    return np.array([model.mtp_layers.count(kind) for kind in model.kinds], dtype=np.int64)
 
 
 def stages(
@@ -387,10 +373,8 @@ def virtual_stage_layers(
     Derivation: :func:`layers_per_chunk` (or the layout of the vocabulary) splits the list of layers; those of
     multi-token prediction are on the last stage.
     """
-    order = _order(model)
-    layout = _Layout(pp=pp, vpp=vpp, schedule=schedule, vocabulary=vocabulary)
-    layers = layout.layers_of_each_kind(order)
-    layers[-1] += order.mtp
+    layers = _Layout(pp=pp, vpp=vpp, schedule=schedule, vocabulary=vocabulary).layers_of_each_kind(model)
+    layers[-1] += _mtp_layers(model)
     return layers.astype(np.float64)
 
 

@@ -8,7 +8,7 @@ differ.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -37,11 +37,10 @@ from costmodel.step.layer import (
     FORWARD_FRACTION,
     FORWARD_FRACTION_RECOMPUTED,
     LayerParts,
-    LayerWindow,
     LeastLayer,
-    LinkLoads,
-    layer_loads,
+    Window,
     layer_parts,
+    layer_window,
 )
 from costmodel.step.overlap import exposed_dp_seconds, measured_law_exposed_dp_seconds
 from costmodel.step.rank_time import pipeline_ranks, rank_seconds
@@ -412,8 +411,7 @@ def dp_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerP
     )
     if facts.cluster.sites is not None:
         known = parts or layer_parts(facts, decisions)
-        window = _window(decisions, stages, known.overlap_window, layer_loads(facts, decisions))
-        copies = copies + site_links_seconds(facts, decisions, window.computing)
+        copies = copies + site_links_seconds(facts, decisions, stages.sum_over_layers(known.compute + known.again))
     return np.asarray(exposed + copies)
 
 
@@ -423,9 +421,9 @@ def _overlapped_seconds(
     """Exposed seconds of overlapped communication: by equation (24), or by a law measured on the cluster."""
     law = facts.cluster.device.constants.measured.dp_overlap
     if law is None:
-        full = _whole_again(facts, decisions, stages, parts)
-        window = _window(decisions, stages, parts.overlap_window, layer_loads(facts, decisions), full)
-        return _dp_overlapped(facts, decisions, stages, alone, window)
+        window = layer_window(facts, decisions, parts).sum_by_rank(stages)
+        again = _whole_again(facts, decisions, stages, parts)
+        return _dp_overlapped(facts, decisions, stages, alone, replace(window, computing=window.computing + again))
     return np.asarray(
         measured_law_exposed_dp_seconds(
             alone.reduce.seconds + alone.gather.seconds,
@@ -553,7 +551,7 @@ def least_ending_seconds(facts: Facts, decisions: Decisions, stages: Stages, lay
     if facts.cluster.device.constants.measured.dp_overlap is not None:
         return least_update_seconds(facts, decisions, stages)
     levels, each = _split_shardings(decisions)
-    window = _window(decisions, stages, layer.longest, layer.loads)
+    window = layer.window.sum_by_rank(stages)
     alone = data_parallel_seconds(facts, each, stages)
     exposed = _dp_overlapped(facts, each, stages, alone, window)
     copies = embedding_copy_seconds(facts, decisions, stages) + sharding_copies_seconds(facts, each, stages)
@@ -581,7 +579,7 @@ def _split_shardings(decisions: Decisions) -> tuple[Any, Decisions]:
     return levels, {**decisions, "sharding": levels}
 
 
-def _dp_overlapped(facts: Facts, decisions: Decisions, stages: Stages, alone: DataParallel, window: _Window) -> Array:
+def _dp_overlapped(facts: Facts, decisions: Decisions, stages: Stages, alone: DataParallel, window: Window) -> Array:
     """
     Apply equation (24) to communication overlapped with forward passes, and with backward passes.
 
@@ -596,6 +594,8 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, stages: Stages, alone: Da
     sharding, m = add_layer_axis(decisions["sharding"]), add_layer_axis(microbatches(facts, decisions))
     every_reduce, every_gather = sharding >= int(Sharding.GRADIENTS), sharding >= int(Sharding.WEIGHTS)
     once = _window_fraction(decisions, stages)
+    is_full = add_layer_axis(decisions["recompute"]) == int(Recompute.FULL)
+    forward = np.where(is_full, FORWARD_FRACTION_RECOMPUTED, FORWARD_FRACTION)
     nothing = alone.gather.times(0.0)
     late = alone.gather.select(sharding == int(Sharding.NONE), alone.gather.times(0.5).select(every_gather, nothing))
     rounds = np.where(every_gather, m, 1)
@@ -603,7 +603,7 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, stages: Stages, alone: Da
     exposed_backward = rounds * _exposed_seconds(
         facts,
         alone.reduce.plus(late).times(1 / rounds),
-        window.backward_part,
+        window.times(1 - forward),
         np.where(every_reduce, m / rounds, once),
         most_edges=most_edges,
         num_pieces=np.where(every_reduce, m / rounds, 1) * alone.pieces,
@@ -611,69 +611,13 @@ def _dp_overlapped(facts: Facts, decisions: Decisions, stages: Stages, alone: Da
     exposed_forward = rounds * _exposed_seconds(
         facts,
         alone.gather.plus(late.times(-1)).times(1 / rounds),
-        window.forward_part,
+        window.times(forward),
         np.where(every_gather, 1, once),
         most_edges=most_edges,
         num_pieces=alone.pieces,
     )
     reducing = np.where(alone.reduce_waits, alone.reduce.seconds, exposed_backward)
     return np.asarray(reducing + np.where(alone.gather_waits, alone.gather.seconds, exposed_forward))
-
-
-@record(frozen=True, kw_only=True, slots=True)
-class _Window:
-    """
-    Work of a rank in a micro-batch besides data-parallel communication, seconds of shape (..., U).
-
-    Parameters
-    ----------
-    computing, waiting
-        Seconds of computation, and of waiting for others.
-    scale_up, adapter
-        Seconds in which it uses its links.
-    edges
-        Seconds of waiting that occur only in warm-up and cool-down.
-    forward_fraction
-        Fraction of these seconds that belongs to the forward pass.
-    """
-
-    computing: Array
-    waiting: Array
-    scale_up: Array
-    adapter: Array
-    edges: Array
-    forward_fraction: Array
-
-    @property
-    def forward_part(self) -> _Window:
-        """Part of the forward pass."""
-        return self._part(self.forward_fraction)
-
-    @property
-    def backward_part(self) -> _Window:
-        """Part of the backward pass, with recomputation."""
-        return self._part(1 - self.forward_fraction)
-
-    def _part(self, share: Array) -> _Window:
-        names = (one.name for one in fields(self) if one.name != "forward_fraction")
-        return replace(self, **{name: share * getattr(self, name) for name in names})
-
-
-def _window(decisions: Decisions, stages: Stages, layer: LayerWindow, loads: LinkLoads, full: Numbers = 0.0) -> _Window:
-    """
-    Return a micro-batch of each rank as time for hidden communication: its layers, without embedding and head.
-
-    ``full`` are additional seconds of computation beyond the layers' own.
-    """
-    is_full, loads = add_layer_axis(decisions["recompute"]) == int(Recompute.FULL), loads.sum_by_rank(stages)
-    return _Window(
-        computing=np.asarray(stages.sum_over_layers(layer.computing) + full),
-        waiting=stages.sum_over_layers(layer.waiting),
-        scale_up=loads.scale_up,
-        adapter=loads.adapter,
-        edges=stages.sum_over_layers(layer.edges),
-        forward_fraction=np.where(is_full, FORWARD_FRACTION_RECOMPUTED, FORWARD_FRACTION),
-    )
 
 
 def _whole_again(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts) -> Numbers:
@@ -685,7 +629,7 @@ def _whole_again(facts: Facts, decisions: Decisions, stages: Stages, parts: Laye
 
 
 def _exposed_seconds(
-    facts: Facts, traffic: Traffic, window: _Window, num_windows: Numbers, *, most_edges: Numbers, num_pieces: Numbers
+    facts: Facts, traffic: Traffic, window: Window, num_windows: Numbers, *, most_edges: Numbers, num_pieces: Numbers
 ) -> Numbers:
     """Exposed seconds of collectives in a number of windows, at most some of them in warm-up or cool-down."""
     return exposed_dp_seconds(

@@ -7,7 +7,7 @@ Decisions may be scalars or arrays that broadcast against each other; kinds of l
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -47,31 +47,43 @@ from costmodel.timing.work import Numbers
 
 
 @record(frozen=True, kw_only=True, slots=True)
-class LinkLoads(Record):
+class Window(Record):
     """
-    Seconds per micro-batch in which layers use their device's links, hidden or not.
+    Seconds of a device's work in both passes of a micro-batch, besides data-parallel communication.
+
+    They are for one layer of each kind, shape (..., K), or for all layers of a rank, shape (..., U).
 
     Parameters
     ----------
+    computing, waiting
+        Seconds of its computation, and of its waiting for others.
+    edges
+        Seconds of waiting that occur only in warm-up and cool-down.
     scale_up, adapter
-        Seconds on the scale-up network, and on the network adapter with its port. They are for one layer of each kind,
-        shape (..., K), or for all layers of a rank, shape (..., U).
+        Seconds in which it uses the scale-up network, and the network adapter with its port, hidden or not.
     """
 
+    computing: Array
+    waiting: Array
+    edges: Array
     scale_up: Array
     adapter: Array
 
-    def sum_by_rank(self, stages: Stages) -> LinkLoads:
-        """Sum the loads over the layers of each rank."""
-        return LinkLoads(scale_up=stages.sum_over_layers(self.scale_up), adapter=stages.sum_over_layers(self.adapter))
+    def sum_by_rank(self, stages: Stages) -> Window:
+        """Sum over the layers of each rank."""
+        return Window(**{one.name: stages.sum_over_layers(getattr(self, one.name)) for one in fields(self)})
+
+    def times(self, share: Array) -> Window:
+        """Return a share of all seconds."""
+        return Window(**{one.name: share * getattr(self, one.name) for one in fields(self)})
 
 
-def layer_loads(facts: Facts, decisions: Decisions) -> LinkLoads:
+def layer_window(facts: Facts, decisions: Decisions, parts: LayerParts) -> Window:
     """
-    Return the load of a layer of each kind on its device's links in both passes of a micro-batch.
+    Return the work of a device in a layer of each kind.
 
-    Derivation: its communication, overlapped or not, and the part that recomputation repeats. Copies of offloaded
-    activations pass the adapter's port (:func:`port_share`).
+    Derivation: its links carry its communication, overlapped or not, and the part that recomputation repeats. Copies of
+    offloaded activations pass the adapter's port (:func:`port_share`).
     """
     seconds, recompute = lookup(layer_seconds, facts, decisions), add_layer_axis(decisions["recompute"])
     scale_up, adapter = (
@@ -82,8 +94,13 @@ def layer_loads(facts: Facts, decisions: Decisions) -> LinkLoads:
         for link in (seconds.scale_up, seconds.adapter)
     )
     down, up = offload_seconds(facts, decisions)
-    adapter = adapter + port_share(facts.cluster.device) * (down + up)
-    return LinkLoads(scale_up=np.asarray(scale_up), adapter=np.asarray(adapter))
+    return Window(
+        computing=parts.compute + parts.again,
+        waiting=parts.waiting + parts.recompute - parts.again,
+        edges=parts.ep_edges,
+        scale_up=np.asarray(scale_up),
+        adapter=np.asarray(adapter + port_share(facts.cluster.device) * (down + up)),
+    )
 
 
 def adapter_seconds(decisions: Decisions, seconds: LayerSeconds) -> tuple[Array, Array]:
@@ -226,33 +243,6 @@ class LayerParts:
     def waiting(self) -> Array:
         """Seconds of waiting for communication, copies and the host, without repeated communication."""
         return self.tp + self.cp + self.ep + self.offload + self.host
-
-    @property
-    def overlap_window(self) -> LayerWindow:
-        """Work of the device besides data-parallel communication."""
-        return LayerWindow(
-            computing=self.compute + self.again,
-            waiting=self.waiting + self.recompute - self.again,
-            edges=self.ep_edges,
-        )
-
-
-@record(frozen=True, kw_only=True, slots=True)
-class LayerWindow(Record):
-    """
-    Seconds of a device's work in both passes of one layer, besides data-parallel communication: (..., K).
-
-    Parameters
-    ----------
-    computing, waiting
-        Seconds of its computation, and of its waiting for others.
-    edges
-        Seconds of waiting that occur only in warm-up and cool-down.
-    """
-
-    computing: Array
-    waiting: Array
-    edges: Array
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -507,15 +497,12 @@ class LeastLayer(Record):
     ----------
     seconds
         Least seconds of both passes in the steady phase.
-    longest
-        Most time of the device in both passes.
-    loads
-        Least use of its links.
+    window
+        Most time of the device in both passes, and least use of its links.
     """
 
     seconds: Array
-    longest: LayerWindow
-    loads: LinkLoads
+    window: Window
 
 
 def least_layer(
@@ -573,17 +560,15 @@ def _least_layer(
             host = launched * facts.cluster.device.constants.overlap_slowdown_launches
             edges = parts.ep_edges + parts.host  # a device that works longer may wait less for its host
             longest = replace(longest, again=again, recompute=repeated + host, ep_edges=edges)
-        loads, beside = layer_loads(facts, every), longest.overlap_window
+        window = layer_window(facts, every, longest)
         return LeastLayer(
             seconds=_reduce_open(np.minimum, parts.total),
-            longest=LayerWindow(
-                computing=_reduce_open(np.maximum, beside.computing),
-                waiting=_reduce_open(np.maximum, beside.waiting),
-                edges=_reduce_open(np.maximum, beside.edges),
-            ),
-            loads=LinkLoads(
-                scale_up=_reduce_open(np.minimum, loads.scale_up[None]),  # overlapped or not
-                adapter=_reduce_open(np.minimum, loads.adapter[None]),
+            window=Window(
+                computing=_reduce_open(np.maximum, window.computing),
+                waiting=_reduce_open(np.maximum, window.waiting),
+                edges=_reduce_open(np.maximum, window.edges),
+                scale_up=_reduce_open(np.minimum, window.scale_up[None]),  # overlapped or not
+                adapter=_reduce_open(np.minimum, window.adapter[None]),
             ),
         )
 

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
+from functools import lru_cache
 from itertools import islice, product
 from math import prod
 from pathlib import Path
@@ -107,41 +108,38 @@ def _values(item: str, key: str) -> Iterator[Plain]:
 KEY_BYTES = 16
 
 
-class Fingerprints:
-    """Computes fingerprints of jobs; hashes of unchanged files are cached."""
+def fingerprint(name: str, document: Mapping[str, Plain], folder: Path, mistake: str | None = None) -> str:
+    """
+    Hash a job: its name, its entries, the files that it names, and the version of this package.
 
-    def __init__(self) -> None:
-        self._version = version()
-        self._files: dict[tuple[str, int, int], str] = {}
+    Parameters
+    ----------
+    name
+        Name of the job.
+    document
+        Entries of the job, overrides included.
+    folder
+        Folder that its paths are relative to; not part of the hash.
+    mistake
+        Reason that it could not be read.
+    """
+    files = [_hash_file(path) for path in _input_files(document, folder)]
+    text = json.dumps([version(), name, document, files, mistake], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[: 2 * KEY_BYTES]
 
-    def key(self, name: str, document: Mapping[str, Plain], folder: Path, mistake: str | None = None) -> str:
-        """
-        Hash a job: its name, its entries, the files that it names, and the version of this package.
 
-        Parameters
-        ----------
-        name
-            Name of the job.
-        document
-            Entries of the job, overrides included.
-        folder
-            Folder that its paths are relative to; not part of the hash.
-        mistake
-            Reason that it could not be read.
-        """
-        files = [self._file(path) for path in _input_files(document, folder)]
-        text = json.dumps([self._version, name, document, files, mistake], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[: 2 * KEY_BYTES]
+def _hash_file(path: Path) -> str:
+    try:
+        stat = path.stat()
+        return _hash_content(path, stat.st_mtime_ns, stat.st_size)
+    except (OSError, ValueError):
+        return "cannot be read"
 
-    def _file(self, path: Path) -> str:
-        try:
-            stat = path.stat()
-            seen = (str(path), stat.st_mtime_ns, stat.st_size)
-            if seen not in self._files:
-                self._files[seen] = hashlib.sha256(path.read_bytes()).hexdigest()
-            return self._files[seen]
-        except (OSError, ValueError):
-            return "cannot be read"
+
+@lru_cache(maxsize=2**10)
+def _hash_content(path: Path, changed_ns: int, size: int) -> str:
+    """Hash a file; as long as it does not change, once."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _input_files(document: Mapping[str, Plain], folder: Path) -> Iterator[Path]:
@@ -213,7 +211,7 @@ class BatchJob:
         """
         if not self.key:
             document = mapping_from_python(self.document)
-            key = Fingerprints().key(self.name, document, Path(self.folder), self.mistake)
+            key = fingerprint(self.name, document, Path(self.folder), self.mistake)
             object.__setattr__(self, "key", key)
 
 
@@ -258,7 +256,6 @@ class JobSet:
         return self._count()
 
     def __iter__(self) -> Iterator[BatchJob]:
-        fingerprints = Fingerprints()
         for path in self.files:
             try:
                 base: Document | SpecError = read_document(path)
@@ -266,7 +263,7 @@ class JobSet:
                 base = error
             for row in (Row(),) if self.rows is None else self.rows:
                 for swept, label in _combinations(self.axes):
-                    yield _job(path, base, row, swept, label, fingerprints)
+                    yield _job(path, base, row, swept, label)
 
     def _count(self) -> int:
         """Count the jobs; ``len`` itself refuses numbers beyond the machine's integers."""
@@ -290,9 +287,7 @@ class JobSet:
             )
 
 
-def make_job(
-    job: BatchJob | str | os.PathLike[str] | Mapping[str, Any], fingerprints: Fingerprints, *, name: str = ""
-) -> BatchJob:
+def make_job(job: BatchJob | str | os.PathLike[str] | Mapping[str, Any], *, name: str = "") -> BatchJob:
     """
     Make a job of a batch from a job file or its entries.
 
@@ -302,8 +297,6 @@ def make_job(
     ----------
     job
         The file, or its entries.
-    fingerprints
-        Computes its key.
     name
         Name of the job besides its file.
     """
@@ -320,7 +313,7 @@ def make_job(
             raise SpecError("jobs", f"expected the path of a job file or a job as a mapping, got {shown(job)}.")
     except SpecError as error:
         base = error
-    return _job(path, base, Row(name=name), {}, "", fingerprints)
+    return _job(path, base, Row(name=name), {}, "")
 
 
 # --- files -------------------------------------------------------------------------------------------------
@@ -435,7 +428,6 @@ def _job(
     row: Row,
     swept: Overrides,
     label: str,
-    fingerprints: Fingerprints,
 ) -> BatchJob:
     folder = os.path.realpath(Path() if path is None else path.parent)
     name = " ".join(filter(None, ["job" if path is None else path.stem, row.name, label]))
@@ -454,7 +446,7 @@ def _job(
         except SpecError as error:
             mistake = ": ".join(filter(None, (row.where, str(error))))
     return BatchJob(
-        key=fingerprints.key(name, document, Path(folder), mistake),
+        key=fingerprint(name, document, Path(folder), mistake),
         name=name,
         source="job" if path is None else str(path),
         overrides=overrides,

@@ -18,7 +18,7 @@ from costmodel.validation import shown
 from planner.batch.choices import BACKENDS, LOCAL
 from planner.batch.executors.local import LocalWorkerPool, WorkerPool, Workers
 from planner.batch.job_result import LOST, JobOutcome, JobResult, JobStatus, result_of
-from planner.batch.jobs import BatchJob, Fingerprints, make_job
+from planner.batch.jobs import BatchJob, make_job
 from planner.batch.results import ResultsFile
 from planner.batch.work import plan_job
 
@@ -112,8 +112,7 @@ def plan_many(
         raise SpecError("timeout", f"must be above 0 and at most {MAX_TIMEOUT_SECONDS:,} s, got {timeout_seconds:g}.")
     workers = partial(Workers, partial(plan_job, full=full), prepare=_import_planner, timeout_seconds=timeout_seconds)
     pool = make_pool(workers, backend=backend, scheduler=scheduler, processes=processes)
-    fingerprints = Fingerprints()
-    return run_jobs(pool, (make_job(job, fingerprints) for job in jobs))
+    return run_jobs(pool, map(make_job, jobs))
 
 
 def make_pool(

@@ -37,12 +37,11 @@ from costmodel.events import log_event
 from costmodel.pipelines.stages import settle_layout
 from costmodel.record import record
 from costmodel.step.layouts import layout_cost, strategy_seconds, summed_strategy_seconds
-from costmodel.step.step import FLOAT_NOISE, summed_seconds
+from costmodel.step.step import FLOAT_NOISE, Cost, summed_seconds
 from costmodel.strategy import DECISIONS, Strategy
 from costmodel.tables import Facts
 from planner.jobs.problem import Problem
 from planner.search.candidates import (
-    CostLike,
     CostTable,
     Formulas,
     Found,
@@ -338,7 +337,7 @@ class Search:
         layout = strategy.layout
         return layout is not None and settle_layout(strategy, self.space.facts.model, layout).layout is not None
 
-    def fits(self, cost: CostLike) -> bool:
+    def fits(self, cost: Cost) -> bool:
         """Tell whether a strategy is within the memory."""
         return bool(self.cost_table.capacity.holds(*self.cost_table.mebibytes(cost)))
 
@@ -418,11 +417,11 @@ class Search:
         """Return the ticks above which no strategy of each group is of interest."""
         return self.cuts(groups) if self.problem.variants == "all" else self.incumbents.reaches(groups)
 
-    def keep_uneven(self, group: int, strategy: Strategy, cost: CostLike) -> None:
+    def keep_uneven(self, group: int, strategy: Strategy, cost: Cost) -> None:
         """Keep a strategy with uneven stages."""
         self.keep(group, self.build_found(strategy, cost))
 
-    def build_found(self, strategy: Strategy, cost: CostLike) -> Found:
+    def build_found(self, strategy: Strategy, cost: Cost) -> Found:
         """Return a strategy with uneven stages, with the ticks of the sum over its ranks."""
         device, host = self.cost_table.mebibytes(cost)
         return Found(
@@ -576,7 +575,7 @@ class Search:
         assert found.ticks == MAX_TICKS or abs(seconds / TICK_SECONDS - found.ticks) <= 1, (seconds, found)
         return seconds
 
-    def resources(self, cost: CostLike) -> dict[str, object]:
+    def resources(self, cost: Cost) -> dict[str, object]:
         """Return the figures of a strategy that rules of memory and time need."""
         figures = {
             "device_bytes": cost.device_bytes * (1 - FLOAT_NOISE),

@@ -32,6 +32,7 @@ from costmodel.memory import different_ranks, least_rank_bytes, rank_bytes, rank
 from costmodel.module_sets import memory_follows, needless_sets
 from costmodel.record import record
 from costmodel.step import step
+from costmodel.step.step import Cost
 from costmodel.strategy import DECISIONS, MODULES, OVERLAPS, Recompute, StageLayout, Strategy
 from costmodel.tables import Facts, largest, tabulate
 from planner.jobs.problem import Problem
@@ -62,27 +63,7 @@ Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
 
 
-class CostLike(Protocol):
-    """A cost; see :class:`costmodel.step.step.Cost`."""
-
-    @property
-    def device_bytes(self) -> Any:
-        """Peak memory of the fullest device."""
-
-    @property
-    def host_bytes(self) -> Any:
-        """Host memory that one device needs."""
-
-    @property
-    def step_seconds(self) -> Any:
-        """Time of one optimizer step."""
-
-    @property
-    def bubble_seconds(self) -> Any:
-        """Bubble of the pipeline in that time; read only where a rule limits it."""
-
-
-CostFunction: TypeAlias = Callable[..., CostLike]
+CostFunction: TypeAlias = Callable[..., Cost]
 SecondsFunction: TypeAlias = Callable[[Facts, Mapping[str, Any]], Any]
 LeastSecondsFunction: TypeAlias = Callable[..., Any]
 NeedlessFunction: TypeAlias = Callable[..., NDArray[np.bool_]]
@@ -103,7 +84,7 @@ class Memory:
     host_bytes: Floats
 
 
-MemoryLike: TypeAlias = Memory | CostLike
+MemoryLike: TypeAlias = Memory | Cost
 MemoryFunction: TypeAlias = Callable[[Facts, Mapping[str, Any]], MemoryLike]
 
 
@@ -182,7 +163,7 @@ def fits(
     facts: Facts, rules: Rules, memory: MemoryLike, headroom_bytes: float
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return masks of the strategies that fit by the memory rules, on the device and on the host."""
-    resources = {
+    resources: dict[str, Any] = {
         "device_bytes": memory.device_bytes,
         "host_bytes": memory.host_bytes,
         "memory_headroom_bytes": headroom_bytes,
@@ -195,7 +176,7 @@ def fits(
     return answers["device_bytes"], answers["host_bytes"]
 
 
-def satisfy_time_rules(facts: Facts, rules: Rules, cost: CostLike) -> NDArray[np.bool_]:
+def satisfy_time_rules(facts: Facts, rules: Rules, cost: Cost) -> NDArray[np.bool_]:
     """Mark strategies that have a finite time and satisfy the rules of time."""
     answer = np.isfinite(cost.step_seconds)
     for rule in rules.timed:
@@ -771,7 +752,7 @@ class Run(Protocol):
     def solve(self, model: cp_model.CpModel) -> tuple[cp_model.CpSolverStatus, cp_model.CpSolver]:
         """Run CP-SAT."""
 
-    def resources(self, cost: CostLike) -> dict[str, Any]:
+    def resources(self, cost: Cost) -> dict[str, Any]:
         """Return the figures that rules of memory and time need."""
 
     def keep(self, group: Hashable, found: Found) -> None:
@@ -780,7 +761,7 @@ class Run(Protocol):
     def keep_uneven(self, group: int, strategy: Strategy, cost: Any) -> None:
         """Keep a strategy with uneven stages."""
 
-    def build_found(self, strategy: Strategy, cost: CostLike) -> Found:
+    def build_found(self, strategy: Strategy, cost: Cost) -> Found:
         """Return a strategy with its cost."""
 
     def reprice(self, found: Found, law: Callable[[Facts, Strategy], float]) -> Found:

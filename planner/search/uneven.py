@@ -58,6 +58,7 @@ from costmodel.step.layouts import (
     passes_by_layer_counts,
 )
 from costmodel.step.rank_time import pipeline_order
+from costmodel.step.step import Cost
 from costmodel.strategy import (
     DECISIONS,
     OVERLAPS,
@@ -70,7 +71,7 @@ from costmodel.strategy import (
 )
 from costmodel.tables import Facts, microbatches
 from planner.jobs.problem import Problem
-from planner.search.candidates import CostLike, Ints, Memory, Run
+from planner.search.candidates import Ints, Memory, Run
 from planner.search.candidates import fits as memory_fits
 from planner.search.domains import FEATURES, cheap_recompute, job_choices
 from planner.search.space import CandidateBlock, Space, strategy_of
@@ -97,8 +98,8 @@ def least_layers(problem: Problem) -> int:
 
 
 def descend(
-    facts: Facts, strategy: Strategy, fits: Callable[[CostLike], bool], has_time: Callable[[], bool], *, fewest: int = 0
-) -> tuple[Strategy, CostLike]:
+    facts: Facts, strategy: Strategy, fits: Callable[[Cost], bool], has_time: Callable[[], bool], *, fewest: int = 0
+) -> tuple[Strategy, Cost]:
     """
     Move single layers from a given layout on until no move makes it faster; also return the cost.
 
@@ -118,7 +119,7 @@ def descend(
     fewest
         Least number of layers of each virtual stage.
     """
-    cost: CostLike = layout_cost(facts, strategy)
+    cost: Cost = layout_cost(facts, strategy)
     order = pipeline_order(strategy.decisions() | {"num_microbatches": int(microbatches(facts, strategy.decisions()))})
     if order is None or order["pp"] == 1 or strategy.layout is None or any(strategy.layout.full_layers):
         return strategy, cost
@@ -135,11 +136,11 @@ def descend(
 def _faster(
     facts: Facts,
     strategy: Strategy,
-    cost: CostLike,
+    cost: Cost,
     order: dict[str, int],
-    fits: Callable[[CostLike], bool],
+    fits: Callable[[Cost], bool],
     fewest: int,
-) -> Iterator[tuple[Strategy, CostLike]]:
+) -> Iterator[tuple[Strategy, Cost]]:
     """Yield neighbours of a layout that are faster and fit, the one with the shortest pipeline first."""
     assert strategy.layout is not None
     sizes = np.array(strategy.layout.layers)

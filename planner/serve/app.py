@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
@@ -47,10 +48,6 @@ HEADERS = {
 }
 
 
-class BusyError(Exception):
-    """Too many questions wait for a worker."""
-
-
 class Answers:
     """
     Answers by worker processes, each kept for equal questions.
@@ -77,13 +74,14 @@ class Answers:
 
         Raises
         ------
-        BusyError
+        HTTPException
             If too many questions wait.
         """
         found = self._kept.get(question)
         if found is None:
             if self._num_waiting >= MAX_WAITING:
-                raise BusyError
+                text = "Too many questions wait for an answer; ask again in some seconds."
+                raise HTTPException(503, text, headers={"retry-after": str(RETRY_SECONDS)})
             found = self._kept[question] = asyncio.ensure_future(self._ask(question))
         self._kept.move_to_end(question)
         while len(self._kept) > KEPT_ANSWERS and next(iter(self._kept.values())).done():
@@ -144,9 +142,6 @@ def _respond(handle: Handler, answers: Answers) -> Callable[[Request], Awaitable
             if handle is _fragment:
                 return JSONResponse({"html": page.mistake_html(str(error)), "chart": None}, status_code=400)
             return HTMLResponse(page.mistake_page(str(error)), status_code=400)
-        except BusyError:
-            text = "Too many questions wait for an answer; ask again in some seconds."
-            return PlainTextResponse(text, status_code=503, headers={"retry-after": str(RETRY_SECONDS)})
 
     return respond
 

@@ -15,7 +15,7 @@ from costmodel.errors import SpecError
 from costmodel.step import step
 from planner import compare, estimate, explain, export, from_megatron_lm, load, plan, read_plan, render
 from planner.batch.job_result import line_of, result_of
-from planner.batch.jobs import Fingerprints, make_job
+from planner.batch.jobs import make_job
 from planner.batch.results import row_of
 from planner.batch.work import plan_job
 from planner.cli import main
@@ -315,7 +315,7 @@ def test_explanations_and_comparisons_are_of_the_chosen_settings():
 @pytest.mark.slow
 def test_a_batch_and_sizes_choose_as_well():
     """A line of results has the settings of each plan; so has each size its plan."""
-    job = make_job(a_job(GRADIENTS), Fingerprints())
+    job = make_job(a_job(GRADIENTS))
     line = plan_job(job)
     row = row_of(json.loads(line_of(result_of(job, line))), line.plans[0])
     sizes = plan_for_sizes(a_job(GRADIENTS), num_nodes=[1, 2]).sizes

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.inputs import job_document
 from costmodel import catalog
 from planner.jobs.problem import Problem, load
 from planner.results import Plan
@@ -77,20 +78,18 @@ def random_job(seed: int) -> dict[str, Any]:
     num_devices = nodes * catalog.device(device).devices_per_node
     batch = chooser.choice([chooser.randrange(24, 2048), 8 * chooser.randrange(4, 256), 1024])
     batch += batch % num_devices == 0
-    return {
-        "model": chooser.choice(MODELS),
-        "cluster": {"device": device, "num_devices": num_devices},
-        "training": {
-            "global_batch_size": batch,
-            "sequence_length": chooser.choice([2048, 4096, 8192]),
-            "tokens": 1e12,
-        },
-        "search": {
+    return job_document(
+        chooser.choice(MODELS),
+        device,
+        num_devices,
+        batch,
+        chooser.choice([2048, 4096, 8192]),
+        search={
             "stages": "even" if chooser.randrange(UNEVEN) else "layers",
             "time_limit_seconds": 600,
             "evidence": chooser.choice(["proven", "any"]),
         },
-    }
+    )
 
 
 def checks_of(seed: int) -> Iterator[Check]:

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
+from benchmarks.inputs import job_document
+from benchmarks.targets.jobs import MODELS, is_sound
 from costmodel import catalog
-from costmodel.errors import PlanningError
-from planner import load
 
-MODELS = tuple(name for name in catalog.models() if not name.startswith("mofa"))
 DEVICES = ("h100-80gb-sxm", "h100-80gb-sxm", "h200", "gh200-96gb", "b200", "b300", "gb200", "gb300")
 NODES = (1, 1, 2, 3, 4, 8, 8, 16, 32, 64, 128)
 SEQUENCES = (2048, 4096, 4096, 8192, 32768)
@@ -53,20 +52,15 @@ def random_jobs(seed: int, target: str | None) -> Iterator[dict[str, Any]]:
         device = chooser.choice(DEVICES)
         num_devices = chooser.choice(NODES) * catalog.device(device).devices_per_node
         search = {**chooser.choice(SEARCH), "time_limit_seconds": 25}
-        job = {
-            "model": chooser.choice(MODELS),
-            "cluster": {"device": device, "num_devices": num_devices},
-            "training": {
-                "global_batch_size": max(num_devices, chooser.choice(BATCHES)),
-                "sequence_length": chooser.choice(SEQUENCES),
-                "tokens": 1e11,
-                "precision": chooser.choice(PRECISIONS),
-            },
-            "search": search if target is None else {**search, "target": target},
-            "top": 2,
-        }
-        try:
-            load(job)
-        except PlanningError:
-            continue
-        yield job
+        job = job_document(
+            chooser.choice(MODELS),
+            device,
+            num_devices,
+            max(num_devices, chooser.choice(BATCHES)),
+            chooser.choice(SEQUENCES),
+            precision=chooser.choice(PRECISIONS),
+            search=search if target is None else {**search, "target": target},
+            top=2,
+        )
+        if is_sound(job):
+            yield job

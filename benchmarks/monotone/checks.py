@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.inputs import job_document
 from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, find_violations
 from costmodel.errors import PlanningError
 from costmodel.facts.device import EquippedDevice, HostProcessors, Network
@@ -119,17 +120,10 @@ def a_random_problem(chooser: random.Random) -> Problem | None:
     """A random job of the catalog's models, devices and releases; None where they do not go together."""
     num_devices = chooser.choice(NUM_DEVICES)
     framework = chooser.choice(FRAMEWORKS)
-    job = {
-        "model": chooser.choice(MODELS),
-        "cluster": {"device": chooser.choice(DEVICES), "num_devices": num_devices}
-        | ({"framework": framework} if framework else {}),
-        "training": {
-            "global_batch_size": num_devices * chooser.choice(MICRO_BATCHES),
-            "sequence_length": chooser.choice(SEQUENCES),
-            "tokens": 1e12,
-        },
-        "search": {"framework_rules": chooser.random() < HELD, "evidence": "any"},
-    }
+    model, device = chooser.choice(MODELS), chooser.choice(DEVICES)
+    batch, length = num_devices * chooser.choice(MICRO_BATCHES), chooser.choice(SEQUENCES)
+    search = {"framework_rules": chooser.random() < HELD, "evidence": "any"}
+    job = job_document(model, device, num_devices, batch, length, framework=framework, search=search)
     try:
         return load(job)
     except PlanningError:

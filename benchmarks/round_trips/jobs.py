@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import count, islice
 from typing import Any
 
+from benchmarks.inputs import job_document
 from benchmarks.targets.jobs import MODELS, PRECISIONS, SETTINGS
 from costmodel import catalog
 from costmodel.errors import PlanningError
@@ -73,10 +74,15 @@ def _drawn(chooser: random.Random, seconds: float) -> dict[str, Any]:
     per_node = catalog.device(device).devices_per_node
     pp = chooser.choice((3, 5, 6, 7, 4, 8, 12))
     num_devices = chooser.choice(NODES) * per_node * (pp if pp in (3, 5, 6, 7) else 1)
-    num_layers = load(_job(model, device, num_devices, 64)).facts.model.num_layers
-    job = _job(model, device, num_devices, chooser.choice((2, 3, 4)) * num_devices)
-    job["training"]["sequence_length"] = chooser.choice((1024, 4096, 8192))
-    job["training"]["precision"] = chooser.choice(PRECISIONS)
+    num_layers = load(job_document(model, device, num_devices, 64, 4096)).facts.model.num_layers
+    job = job_document(
+        model,
+        device,
+        num_devices,
+        chooser.choice((2, 3, 4)) * num_devices,
+        chooser.choice((1024, 4096, 8192)),
+        precision=chooser.choice(PRECISIONS),
+    )
     vpp = chooser.choice((None, None, 1, 2, 3))
     pins = {"pp": pp} if vpp is None or pp * vpp > num_layers else {"pp": pp, "vpp": vpp}
     job["search"] = {"time_limit_seconds": seconds, "pin": pins, "stages": chooser.choice(("even", "layers", "free"))}
@@ -101,18 +107,10 @@ def _drawn(chooser: random.Random, seconds: float) -> dict[str, Any]:
     return job
 
 
-def _job(model: Any, device: str, num_devices: int, batch: int) -> dict[str, Any]:
-    return {
-        "model": model,
-        "cluster": {"device": device, "num_devices": num_devices},
-        "training": {"global_batch_size": batch, "sequence_length": 4096, "tokens": 1e12},
-    }
-
-
 def _small_model(chooser: random.Random) -> dict[str, Any]:
     """A made-up model of an odd number of layers: dense, with experts behind dense layers, or of a known base."""
     base = chooser.choice(BASES)
-    most = load(_job(base, "h100-80gb-sxm", 8, 64)).facts.model.num_layers
+    most = load(job_document(base, "h100-80gb-sxm", 8, 64, 4096)).facts.model.num_layers
     return {"base": base, "num_layers": chooser.choice([own for own in SMALL_LAYERS if own < most])}
 
 

@@ -10,6 +10,7 @@ from enum import StrEnum
 from itertools import count, islice
 from typing import Any
 
+from benchmarks.inputs import job_document
 from constraints import MEMORY_RULES, sentence
 from constraints.rules.exports import EXPORTS
 from costmodel import catalog
@@ -97,26 +98,24 @@ def random_jobs(seed: int, number: int, seconds: float) -> Iterator[dict[str, An
         Time limit of each search.
     """
     drawn = (_drawn(random.Random(f"{seed} {at}"), seconds) for at in count())
-    yield from islice((job for job in drawn if _is_sound(job)), number)
+    yield from islice((job for job in drawn if is_sound(job)), number)
 
 
 def _drawn(chooser: random.Random, seconds: float) -> dict[str, Any]:
     device = chooser.choice(DEVICES)
     num_devices = chooser.choice(NODES) * catalog.device(device).devices_per_node
     batch = chooser.choice(BATCHES)
-    job: dict[str, Any] = {
-        "model": chooser.choice(MODELS),
-        "cluster": {"device": device, "num_devices": num_devices},
-        "training": {
-            "global_batch_size": max(batch, num_devices // 4),
-            "sequence_length": chooser.choice(SEQUENCES),
-            "tokens": 1e12,
-            "precision": chooser.choice(PRECISIONS),
-        },
-        "search": {"time_limit_seconds": seconds},
-        "top": chooser.choice((1, 3)),
-        "variants": chooser.choice(("groups", "groups", "all")),
-    }
+    job = job_document(
+        chooser.choice(MODELS),
+        device,
+        num_devices,
+        max(batch, num_devices // 4),
+        chooser.choice(SEQUENCES),
+        precision=chooser.choice(PRECISIONS),
+        search={"time_limit_seconds": seconds},
+        top=chooser.choice((1, 3)),
+        variants=chooser.choice(("groups", "groups", "all")),
+    )
     if chooser.random() < CHANGED:
         names = chooser.sample(sorted(SETTINGS), k=chooser.choice((1, 1, 2)))
         job["settings"] = {name: chooser.choice(SETTINGS[name]) for name in names}
@@ -126,7 +125,8 @@ def _drawn(chooser: random.Random, seconds: float) -> dict[str, Any]:
     return job
 
 
-def _is_sound(job: dict[str, Any]) -> bool:
+def is_sound(job: dict[str, Any]) -> bool:
+    """Return True if the planner reads a job."""
     try:
         load(job)
     except PlanningError:

@@ -8,10 +8,8 @@ with 1 where a limit is missed.
 from __future__ import annotations
 
 import argparse
-import csv
 import re
 import sys
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
-from benchmarks.accuracy.metrics import pairs_in_order
+from benchmarks.accuracy.metrics import grouped, pairs_in_order
+from benchmarks.inputs import read_rows, read_yaml
 from costmodel import GIB_BYTES
 from costmodel.errors import SpecError
 from costmodel.facts.model import Mlp
@@ -118,13 +116,7 @@ class GridRun:
         sharding = "optimizer" if row["zero"] == "1" and int(row["dp"]) > 1 else "none"
         own = {name: int(row[name]) for name in ("tp", "pp", "mbs")}
         layout = {"layout": "+".join(map(str, stages(self.problem, pp)))} if pp > 1 else {}
-        return {**known_stack()["strategy"], **own, "sharding": sharding, **layout}
-
-
-def known_stack() -> dict[str, Any]:
-    """Release as which the grid's software is costed."""
-    made: dict[str, Any] = yaml.safe_load(STACK.read_text(encoding="utf-8"))
-    return made
+        return {**read_yaml(STACK)["strategy"], **own, "sharding": sharding, **layout}
 
 
 def read_runs(path: Path = RUNS) -> Iterator[GridRun]:
@@ -136,15 +128,14 @@ def read_runs(path: Path = RUNS) -> Iterator[GridRun]:
     SpecError
         If a cell is missing or wrong, or if a model is not known.
     """
-    stack = known_stack()
+    stack = read_yaml(STACK)
     problems: dict[tuple[str, int], Problem] = {}
-    with path.open(encoding="utf-8", newline="") as stream:
-        for line, row in enumerate(csv.DictReader(stream), start=2):
-            _require(row, f"{path.name}:{line}")
-            cell = row["model"], int(row["nodes"])
-            if cell not in problems:
-                problems[cell] = _problem(stack, *cell, place=f"{path.name}:{line}.model")
-            yield GridRun(row=row, problem=problems[cell])
+    for line, row in enumerate(read_rows(path), start=2):
+        _require(row, f"{path.name}:{line}")
+        cell = row["model"], int(row["nodes"])
+        if cell not in problems:
+            problems[cell] = _problem(stack, *cell, place=f"{path.name}:{line}.model")
+        yield GridRun(row=row, problem=problems[cell])
 
 
 def _require(row: Mapping[str, str | None], place: str) -> None:
@@ -271,9 +262,7 @@ def _goal(words: str, share: float, idle: float) -> tuple[str, ...]:
 
 
 def _cells(ran: Sequence[GridRun]) -> Iterator[tuple[str, bool]]:
-    cells: dict[tuple[str, int], list[GridRun]] = defaultdict(list)
-    for run in ran:
-        cells[run.cell].append(run)
+    cells = grouped(ran, lambda run: run.cell)
     regrets: list[float] = []
     pairs = pairs_right = 0
     for (model, nodes), runs in sorted(cells.items()):

@@ -7,21 +7,20 @@ what it ``needs``, ``no``), and the degrees, batches, sequence, precision, recom
 
 from __future__ import annotations
 
-import csv
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import yaml
-
+from benchmarks.accuracy.metrics import grouped
+from benchmarks.inputs import read_rows, read_yaml
 from costmodel.errors import SpecError
 from planner import import_job, load
 from planner.frameworks.megatron.read import Imported
 
-DATA = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+DATA = read_yaml(__file__)
 GIVEN = DATA["given"]
 
 
@@ -69,8 +68,7 @@ class Outcome:
 
 def rows_of(folder: Path) -> Iterator[dict[str, str]]:
     """Yield the rows of the table."""
-    with (folder / TABLE).open(encoding="utf-8", newline="") as stream:
-        yield from csv.DictReader(stream)
+    yield from read_rows(folder / TABLE)
 
 
 def outcomes(folder: Path) -> Iterator[Outcome]:
@@ -171,9 +169,7 @@ def recompute_of(strategy: Mapping[str, Any]) -> str:
 
 def report(found: Sequence[Outcome]) -> int:
     """Print shares by folder, differences and refusals; 1 where a limit is missed or a value is wrong."""
-    by_folder: dict[str, list[Outcome]] = defaultdict(list)
-    for outcome in found:
-        by_folder[outcome.folder].append(outcome)
+    by_folder = grouped(found, lambda outcome: outcome.folder)
     print(f"\n{'folder':20} {'imported':>8} {'of':>4} {'taken wrongly':>13} {'wrong values':>12}")
     low, imported, total, wrong = False, 0, 0, 0
     for folder, of_folder in sorted(by_folder.items()):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from benchmarks.imports.expected import DEGREES, recompute_of
+from benchmarks.inputs import read_rows
 from costmodel.errors import SpecError
 from planner import import_job, load
 
@@ -24,8 +24,8 @@ OPEN = ("", "-1")
 
 def report(folder: Path) -> int:
     """Print how many files give their values, and what differs; 1 where one does."""
-    with (folder / FOLDER / "expected.csv").open(encoding="utf-8", newline="") as stream:
-        found = {row["file"]: list(_problems(row, folder / FOLDER / row["file"])) for row in csv.DictReader(stream)}
+    rows = read_rows(folder / FOLDER / "expected.csv")
+    found = {row["file"]: list(_problems(row, folder / FOLDER / row["file"])) for row in rows}
     print(
         f"\nPrinted and saved configurations that give their values: {list(found.values()).count([])} of {len(found)}."
     )

@@ -67,7 +67,7 @@ def test_a_missing_table_is_said(tmp_path, capsys):
 
     assert main(["--pairs", str(tmp_path / "none.csv")]) == NOTHING_TO_READ
     assert main(["--pairs", str(wrong)]) == NOTHING_TO_READ
-    assert "has no column 'id_a'" in capsys.readouterr().err
+    assert "lacks the columns id_a" in capsys.readouterr().err
 
 
 # --- groups -----------------------------------------------------------------------------------------------------

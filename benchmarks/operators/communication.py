@@ -181,5 +181,5 @@ def _errors(system: System, known: Measured[Calls], unseen: Measured[Calls]) -> 
 
 def latency_bound(unseen: Unseen) -> NDArray[np.bool_]:
     """Which collectives are small; shape (rows,)."""
-    small: NDArray[np.bool_] = unseen.nbytes <= LATENCY_BOUND
+    small: NDArray[np.bool_] = unseen["nbytes"].to_numpy() <= LATENCY_BOUND
     return small

@@ -17,23 +17,11 @@ from pathlib import Path
 
 from benchmarks.accuracy.left_out.folds import GROUP, HELD_OUT, as_held_out, read_held_out
 from benchmarks.accuracy.metrics import RUNS, read_table
-from benchmarks.effects.ratios import (
-    DATA,
-    GROUPS,
-    PAIRS,
-    Effect,
-    Pair,
-    counted,
-    effects,
-    figures,
-    lines,
-    read_groups,
-    read_pairs,
-)
+from benchmarks.effects import ratios
 from benchmarks.output import CHECKS_FAILED, print_lines, refuse_wrong_input
 from planner.measure.runs.predictions import Prediction, predictions
 
-OWN_RUNS = DATA / "runs.csv"
+OWN_RUNS = ratios.DATA / "runs.csv"
 """Runs of the groups that are no rows of the table of measured runs, in the collected form."""
 
 SHIPPED, LEFT_OUT = "shipped constants", "groups left out"
@@ -67,22 +55,25 @@ def without_their_groups(predicted: Mapping[str, Prediction]) -> dict[str, Predi
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables; returns the exit code."""
     options = _parser().parse_args(arguments)
-    pairs = [*read_groups(options.groups), *read_pairs(options.pairs)]
+    pairs = [*ratios.read_groups(options.groups), *ratios.read_pairs(options.pairs)]
     predicted = predicted_runs(_names(pairs))
-    found = {SHIPPED: list(effects(pairs, predicted)), LEFT_OUT: list(effects(pairs, without_their_groups(predicted)))}
-    print_lines(lines(found))
+    found = {
+        SHIPPED: list(ratios.effects(pairs, predicted)),
+        LEFT_OUT: list(ratios.effects(pairs, without_their_groups(predicted))),
+    }
+    print_lines(ratios.lines(found))
     if missing := len(pairs) - len(found[SHIPPED]):
         print(f"{missing} pairs have a run that is not predicted")
     return 0 if all(_holds(some) for some in found.values()) else CHECKS_FAILED
 
 
-def _names(pairs: Iterable[Pair]) -> set[str]:
+def _names(pairs: Iterable[ratios.Pair]) -> set[str]:
     return {name for pair in pairs for name in (pair.first, pair.second)}
 
 
-def _holds(found: Sequence[Effect]) -> bool:
-    judged = counted(found)
-    return bool(judged) and figures(judged).hold
+def _holds(found: Sequence[ratios.Effect]) -> bool:
+    judged = ratios.counted(found)
+    return bool(judged) and ratios.figures(judged).hold
 
 
 _WHAT, _HOW, _EXIT_CODES = (__doc__ or "\n\n\n\n").replace("``", "'").split("\n\n")
@@ -90,8 +81,10 @@ _WHAT, _HOW, _EXIT_CODES = (__doc__ or "\n\n\n\n").replace("``", "'").split("\n\
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.effects", description=_HOW, epilog=_EXIT_CODES)
-    parser.add_argument("--pairs", type=Path, default=PAIRS, help="pairs of these runs (default: the project's)")
-    parser.add_argument("--groups", type=Path, default=GROUPS, help="groups of one setting (default: the project's)")
+    parser.add_argument("--pairs", type=Path, default=ratios.PAIRS, help="pairs of these runs (default: the project's)")
+    parser.add_argument(
+        "--groups", type=Path, default=ratios.GROUPS, help="groups of one setting (default: the project's)"
+    )
     return parser
 
 

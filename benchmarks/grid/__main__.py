@@ -227,31 +227,18 @@ def judge(runs: Sequence[GridRun]) -> Iterator[tuple[str, bool]]:
     crashed = [run for run in runs if run.tokens_per_second is None]
     ratios = np.array([run.reserved_gib / run.tensor_gib for run in ran if run.reserved_gib > LARGE])
     low, middle, high = np.percentile(ratios, (10, 50, 90)) if len(ratios) else (np.nan,) * 3
-    yield (
-        (
-            f"reserved over predicted tensors, {len(ratios)} runs above {LARGE:g} GiB: median {middle:.2f}, "
-            f"80 % {low:.2f} to {high:.2f}"
-        ),
-        True,
-    )
-    lost = sum(run.fits < 0.5 for run in crashed)
-    yield (
-        f"crashed or out of memory, not told apart: {lost} of {len(crashed)} have a chance to fit below one half",
-        True,
-    )
+    over = f"median {middle:.2f}, 80 % {low:.2f} to {high:.2f}"
+    yield f"reserved over predicted tensors, {len(ratios)} runs above {LARGE:g} GiB: {over}", True
+    lost = f"{sum(run.fits < 0.5 for run in crashed)} of {len(crashed)}"
+    yield f"crashed or out of memory, not told apart: {lost} have a chance to fit below one half", True
     yield "", True
     for (floor, ceiling), (least, most) in BANDS.items():
         those = [run for run in ran if floor <= run.reserved_gib < ceiling]
         share = slow_share(those)
         slow, goal = round(share * len(those)), "; ".join((*_goal("at least", least, 0), *_goal("at most", most, 1)))
         text = f"{floor:g} GiB and above" if ceiling == np.inf else f"{floor:g} to {ceiling:g} GiB"
-        yield (
-            (
-                f"{text:<17} {slow:>4} of {len(those):>4} get a chance to be fast below one half, {share:.0%} "
-                f"{goal}".rstrip()
-            ),
-            not those or least <= share <= most,
-        )
+        line = f"{text:<17} {slow:>4} of {len(those):>4} get a chance to be fast below one half, {share:.0%} {goal}"
+        yield line.rstrip(), not those or least <= share <= most
     yield "", True
     yield from _cells(ran)
 
@@ -276,13 +263,8 @@ def _cells(ran: Sequence[GridRun]) -> Iterator[tuple[str, bool]]:
         layout = f"tp {row['tp']}, pp {row['pp']}, dp {row['dp']}, mbs {row['mbs']}, ZeRO {row['zero']}"
         judged = nodes <= MOST_NODES
         goal = f" (at least {LEAST_SPEED:g})" if judged else ""
-        yield (
-            (
-                f"{model:>3} on {nodes:>2} nodes: {layout:<40} {speed:.2f} of the best of {len(runs)}{goal}, "
-                f"{planned} within the headroom"
-            ),
-            speed >= LEAST_SPEED or not judged,
-        )
+        found = f"{speed:.2f} of the best of {len(runs)}{goal}, {planned} within the headroom"
+        yield f"{model:>3} on {nodes:>2} nodes: {layout:<40} {found}", speed >= LEAST_SPEED or not judged
     middle, high = np.percentile(regrets, (50, 90)) if regrets else (np.nan, np.nan)
     order = pairs_right / pairs if pairs else np.nan
     yield f"regret over cells: median {middle:.1%}, 90 % at most {high:.1%}; {order:.1%} of pairs in order", True

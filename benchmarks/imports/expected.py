@@ -143,20 +143,26 @@ def _given(row: Mapping[str, str]) -> Iterator[dict[str, str]]:
 
 def _differences(row: Mapping[str, str], document: Mapping[str, Any], *, is_count_given: bool) -> Iterator[str]:
     """Fields in which the job is not what the text says; devices that were given are not compared."""
-    problem = load(document)
-    strategy = document["strategy"]
-    got = {name: str(strategy[name]) for name in DEGREES}
-    got["num_layers"], got["hidden_size"] = str(problem.facts.model.num_layers), str(problem.facts.model.hidden_size)
-    got["gbs"] = str(document["training"]["global_batch_size"])
-    got["seq_len"] = str(document["training"]["sequence_length"])
-    got["precision"] = str(document["training"].get("precision", "bf16"))
-    got["recompute"] = recompute_of(strategy)
+    got = values_of(document)
     if not is_count_given:
         got["n_gpus"] = str(document["cluster"]["num_devices"])
     for name, value in got.items():
         expected = row[name]
         if expected and value != expected and not (name == "num_layers" and "noop" in row["notes"]):
             yield f"{name}: {expected}, got {value}"
+
+
+def values_of(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a table of expected values says of an imported job, by its columns."""
+    model, strategy, training = load(document).facts.model, document["strategy"], document["training"]
+    return {name: str(strategy[name]) for name in DEGREES} | {
+        "num_layers": str(model.num_layers),
+        "hidden_size": str(model.hidden_size),
+        "gbs": str(training["global_batch_size"]),
+        "seq_len": str(training["sequence_length"]),
+        "precision": str(training.get("precision", "bf16")),
+        "recompute": recompute_of(strategy),
+    }
 
 
 def recompute_of(strategy: Mapping[str, Any]) -> str:

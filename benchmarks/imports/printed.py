@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from benchmarks.imports.expected import DEGREES, recompute_of
+from benchmarks.imports.expected import values_of
 from benchmarks.inputs import read_rows
 from costmodel.errors import SpecError
-from planner import import_job, load
+from planner import import_job
 
 FOLDER = "printed"
 GIVEN = ("cluster.device=h100-80gb-sxm", "cluster.num_devices=64")
@@ -44,16 +44,8 @@ def _problems(row: Mapping[str, str], path: Path) -> Iterator[str]:
     except SpecError as error:
         yield str(error)
         return
-    facts = load(job).facts
-    got = {name: str(job["strategy"][name]) for name in DEGREES} | {
-        "num_layers": str(facts.model.num_layers),
-        "hidden_size": str(facts.model.hidden_size),
-        "gbs": str(job["training"]["global_batch_size"]),
-        "seq_len": str(job["training"]["sequence_length"]),
-        "precision": str(job["training"]["precision"]),
-        "recompute": recompute_of(job["strategy"]),
-        "n_gpus_or_note": str(job["cluster"]["num_devices"]) if not devices and count.isdecimal() else "",
-    }
+    is_counted = not devices and count.isdecimal()
+    got = values_of(job) | {"n_gpus_or_note": str(job["cluster"]["num_devices"]) if is_counted else ""}
     for name, value in got.items():
         expected = PRECISIONS.get(
             row.get(name, ""), row.get(name, "") if name != "n_gpus_or_note" else count if value else ""

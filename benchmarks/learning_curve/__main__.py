@@ -14,20 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import planner.measure.calibrate.published as learning
-from benchmarks.learning_curve.curve import (
-    document,
-    exact_lines,
-    exact_points,
-    lines,
-    measured,
-    points,
-    spread_lines,
-    stacks,
-    summarize_gains,
-    trials,
-    worse,
-    worths,
-)
+from benchmarks.learning_curve import curve
 from benchmarks.output import print_lines
 
 GOAL = 0.5
@@ -44,20 +31,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.draws < FEWEST_DRAWS:
         parser.error(f"--draws: at least {FEWEST_DRAWS}; fewer leave kinds of models with the gains of too few stacks")
     begin = time.monotonic()
-    found = list(stacks(measured()))
+    found = list(curve.stacks(curve.measured()))
     if options.spread:
-        print_lines(spread_lines(found))
+        print_lines(curve.spread_lines(found))
         return 0
-    tried = list(trials(found, num_draws=options.draws))
-    curve, gains = list(points(tried)), list(summarize_gains(tried))
-    print_lines(lines(curve))
+    tried = list(curve.trials(found, num_draws=options.draws))
+    every, gains = list(curve.points(tried)), list(curve.summarize_gains(tried))
+    print_lines(curve.lines(every))
     if options.exact:
-        print_lines(exact_lines(exact_points(found, gains, JUDGED, options.processes), curve))
+        print_lines(curve.exact_lines(curve.exact_points(found, gains, JUDGED, options.processes), every))
     if options.write:
-        TABLE.write_text(document(curve, gains), encoding="utf-8")
+        TABLE.write_text(curve.document(every, gains), encoding="utf-8")
     print(f"{len(found)} stacks, {time.monotonic() - begin:.0f} s")
-    judged = [one for one in worths(curve) if (one.models, one.chosen, one.runs) == ("all", "first", JUDGED)]
-    harmed = worse([one for one in curve if one.runs in NEVER_WORSE])
+    judged = [one for one in curve.worths(every) if (one.models, one.chosen, one.runs) == ("all", "first", JUDGED)]
+    harmed = curve.worse([one for one in every if one.runs in NEVER_WORSE])
     return 0 if all(one.ratio <= GOAL for one in judged) and not harmed else 1
 
 

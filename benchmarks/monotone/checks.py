@@ -333,16 +333,17 @@ def switched_on(overlap: str) -> Change:
     return change
 
 
-def larger_batch(case: Case, factor: float) -> Case:
-    """Twice as many sequences, at the same degrees: more micro-batches."""
-    workload = replace(case.facts.workload, global_batch_size=2 * case.facts.workload.global_batch_size)
-    return replace(case, facts=Facts(model=case.facts.model, cluster=case.facts.cluster, workload=workload))
+def doubled(name: str) -> Change:
+    """Twice as many sequences at the same degrees, or sequences twice as long."""
 
+    def change(case: Case, factor: float) -> Case:
+        work = case.facts.workload
+        twice: dict[str, Any] = {name: 2 * getattr(work, name)}
+        return replace(
+            case, facts=Facts(model=case.facts.model, cluster=case.facts.cluster, workload=replace(work, **twice))
+        )
 
-def longer_sequence(case: Case, factor: float) -> Case:
-    """Sequences twice as long."""
-    workload = replace(case.facts.workload, sequence_length=2 * case.facts.workload.sequence_length)
-    return replace(case, facts=Facts(model=case.facts.model, cluster=case.facts.cluster, workload=workload))
+    return change
 
 
 FASTER: dict[str, Change] = {
@@ -360,6 +361,6 @@ FASTER: dict[str, Change] = {
 
 """Changes that make a step no longer."""
 
-SLOWER: dict[str, Change] = {"batch": larger_batch, "sequence": longer_sequence}
+SLOWER: dict[str, Change] = {"batch": doubled("global_batch_size"), "sequence": doubled("sequence_length")}
 
 """Changes that make a step no shorter."""

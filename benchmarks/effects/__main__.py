@@ -51,10 +51,18 @@ def without_their_groups(predicted: Mapping[str, Prediction]) -> dict[str, Predi
     return {**predicted, **{one.run.id: one for one in unseen}}
 
 
+_WHAT, _HOW, _EXIT_CODES = (__doc__ or "\n\n\n\n").replace("``", "'").split("\n\n")
+
+
 @refuse_wrong_input
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables; returns the exit code."""
-    options = _parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.effects", description=_HOW, epilog=_EXIT_CODES)
+    parser.add_argument("--pairs", type=Path, default=ratios.PAIRS, help="pairs of these runs (default: the project's)")
+    parser.add_argument(
+        "--groups", type=Path, default=ratios.GROUPS, help="groups of one setting (default: the project's)"
+    )
+    options = parser.parse_args(arguments)
     pairs = [*ratios.read_groups(options.groups), *ratios.read_pairs(options.pairs)]
     predicted = predicted_runs(_names(pairs))
     found = {
@@ -74,18 +82,6 @@ def _names(pairs: Iterable[ratios.Pair]) -> set[str]:
 def _holds(found: Sequence[ratios.Effect]) -> bool:
     judged = ratios.counted(found)
     return bool(judged) and ratios.figures(judged).hold
-
-
-_WHAT, _HOW, _EXIT_CODES = (__doc__ or "\n\n\n\n").replace("``", "'").split("\n\n")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.effects", description=_HOW, epilog=_EXIT_CODES)
-    parser.add_argument("--pairs", type=Path, default=ratios.PAIRS, help="pairs of these runs (default: the project's)")
-    parser.add_argument(
-        "--groups", type=Path, default=ratios.GROUPS, help="groups of one setting (default: the project's)"
-    )
-    return parser
 
 
 if __name__ == "__main__":

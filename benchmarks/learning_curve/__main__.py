@@ -26,7 +26,12 @@ TABLE = Path(learning.__file__).parent / learning.TABLE
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the curve, and write it for the planner where asked."""
-    parser = _parser()
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.learning_curve", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--draws", type=int, default=FEWEST_DRAWS, help="random choices of own runs (default: 20)")
+    parser.add_argument("--processes", type=int, default=2, help="processes that share the work (default: 2)")
+    parser.add_argument("--exact", action="store_true", help="eight runs also without linear steps (half an hour)")
+    parser.add_argument("--spread", action="store_true", help="how stacks differ beyond constants, by likelihood")
+    parser.add_argument("--write", action="store_true", help="write planner/measure/calibrate/learning_curve.json")
     options = parser.parse_args(arguments)
     if options.draws < FEWEST_DRAWS:
         parser.error(f"--draws: at least {FEWEST_DRAWS}; fewer leave kinds of models with the gains of too few stacks")
@@ -46,16 +51,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     judged = [one for one in curve.worths(every) if (one.models, one.chosen, one.runs) == ("all", "first", JUDGED)]
     harmed = curve.worse([one for one in every if one.runs in NEVER_WORSE])
     return 0 if all(one.ratio <= GOAL for one in judged) and not harmed else 1
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.learning_curve", description=__doc__.split("\n\n")[0])
-    parser.add_argument("--draws", type=int, default=FEWEST_DRAWS, help="random choices of own runs (default: 20)")
-    parser.add_argument("--processes", type=int, default=2, help="processes that share the work (default: 2)")
-    parser.add_argument("--exact", action="store_true", help="eight runs also without linear steps (half an hour)")
-    parser.add_argument("--spread", action="store_true", help="how stacks differ beyond constants, by likelihood")
-    parser.add_argument("--write", action="store_true", help="write planner/measure/calibrate/learning_curve.json")
-    return parser
 
 
 if __name__ == "__main__":

@@ -7,17 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.operators import dispatch
+from benchmarks.operators import communication, dispatch
 from benchmarks.operators.baselines import Unseen, error_within, joined, line, lines
-from benchmarks.operators.communication import (
-    System,
-    by_ranks,
-    by_size,
-    collectives,
-    latency_bound,
-    left_out,
-    small_collectives,
-)
 from costmodel.network.link_law import Calls
 from planner.measure.fit.law import Measured
 
@@ -44,24 +35,24 @@ def exchanged(name: str) -> Iterator[str]:
         Of the published table.
     """
     if name == "collectives":
-        systems = list(collectives())
-        yield from _of_collectives("collectives.csv, sizes left out", systems, by_size)
-        yield from _of_collectives("collectives.csv, numbers of ranks left out", systems, by_ranks)
+        systems = list(communication.collectives())
+        yield from _of_collectives("collectives.csv, sizes left out", systems, communication.by_size)
+        yield from _of_collectives("collectives.csv, numbers of ranks left out", systems, communication.by_ranks)
     elif name == "small":
         title = "small_collectives.csv.gz, numbers of ranks left out"
-        yield from _of_collectives(title, small_collectives(), by_ranks)
+        yield from _of_collectives(title, communication.small_collectives(), communication.by_ranks)
     else:
         yield from _of_dispatch()
 
 
 def _of_collectives(
-    title: str, systems: Iterable[System], fold_of: Callable[[Measured[Calls]], NDArray[np.intp]]
+    title: str, systems: Iterable[communication.System], fold_of: Callable[[Measured[Calls]], NDArray[np.intp]]
 ) -> Iterator[str]:
-    parts = [left_out(system, fold_of(system.samples)) for system in systems]
+    parts = [communication.left_out(system, fold_of(system.samples)) for system in systems]
     unseen = joined([part for part in parts if part is not None])
     print(f"{title}:")
     print("\n".join(lines(unseen)))
-    is_small, is_switched = latency_bound(unseen), unseen["system"].str.contains(SWITCHED)
+    is_small, is_switched = communication.latency_bound(unseen), unseen["system"].str.contains(SWITCHED)
     if np.any(is_small):
         print(line("latency-bound", "", unseen[is_small]))
     judged = {"all": unseen}

@@ -19,7 +19,7 @@ def _text(entry: Any) -> str:
     return entry if isinstance(entry, str) else str(entry.get("first", "") + entry["repeat"] * entry["times"])
 
 
-KINDS = [
+KINDS: list[tuple[str, ...]] = [
     (*DATA[kind]["words"].split(), *map(_text, DATA[kind]["texts"]))
     for kind in ("numbers", "names", "commands", "paths")
 ]

@@ -178,6 +178,8 @@ def _step(seconds: Sequence[float], processor_seconds: Sequence[float]) -> Step:
 
 def _rows(path: Path) -> list[dict[str, str]]:
     rows = read_rows(path, COLUMNS)
+    if rows and tuple(rows[0]) != COLUMNS:
+        raise SpecError(str(path), f"is no table of steps, whose columns are {', '.join(COLUMNS)}.")
     for number, row in enumerate(rows, start=2):
         for name in ("seconds", "processor_seconds"):
             if not _is_positive(row[name]):

@@ -15,9 +15,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.output import conclude
 from planner.jobs.problem import load
 from planner.report import render
 from planner.verbs.plan import plan
@@ -51,48 +51,6 @@ OPTIONS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Figures:
-    """
-    What one page costs.
-
-    Parameters
-    ----------
-    job
-        Whose page.
-    num_bytes
-        Its size.
-    plan_seconds, page_seconds
-        Time for the plan; for the page with its further searches.
-    drawn_seconds
-        From opening the file to the last plot; None without a browser.
-    complaints
-        What the browser's console said.
-    """
-
-    job: str
-    num_bytes: int
-    plan_seconds: float
-    page_seconds: float
-    drawn_seconds: float | None
-    complaints: tuple[str, ...]
-
-    @property
-    def holds(self) -> bool:
-        """Whether it is small, fast and silent."""
-        is_fast = self.drawn_seconds is None or self.drawn_seconds <= MOST_SECONDS
-        return self.num_bytes <= MOST_BYTES and is_fast and not self.complaints
-
-    @property
-    def line(self) -> str:
-        """The figures as text."""
-        drawn = "no Chromium to draw it" if self.drawn_seconds is None else f"drawn in {self.drawn_seconds:.2f} s"
-        return (
-            f"{self.job}: {self.num_bytes / 1e6:.2f} MB, planned in {self.plan_seconds:.1f} s, page made in "
-            f"{self.page_seconds:.1f} s, {drawn}{''.join(f'; {text}' for text in self.complaints)}"
-        )
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the figures of each page; 0 if all hold, 1 otherwise, 2 where pictures are wanted without a browser."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.page", description=__doc__)
@@ -102,37 +60,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.screenshots and browser is None:
         print(f"pictures need one of: {', '.join(BROWSERS)}.", file=sys.stderr)
         return 2
-    every = []
-    for figures in _pages(browser, options.screenshots):
-        every.append(figures)
-        print(figures.line, flush=True)
-    return int(not all(figures.holds for figures in every))
+    return conclude(_judge(browser, options.screenshots))
 
 
-def _pages(browser: str | None, screenshots: bool) -> Iterator[Figures]:
+def _judge(browser: str | None, screenshots: bool) -> Iterator[str]:
+    """Print the figures of each page; yield a sentence about each that is too large, and complaints of the console."""
     with tempfile.TemporaryDirectory() as folder:
         for job in JOBS:
             page = Path(folder) / f"{job}.html"
-            yield _figures(job, page, browser)
+            began = time.perf_counter()
+            report = plan(load(FOLDER / "jobs" / f"{job}.yaml"))
+            planned = time.perf_counter()
+            page.write_text(render(report, "html"), encoding="utf-8")
+            made, num_bytes = time.perf_counter(), page.stat().st_size
+            seconds, complaints = _drawn(browser, page) if browser else (0.0, ())
+            print(
+                f"{job}: {num_bytes / 1e6:.2f} MB, planned in {planned - began:.1f} s, page made in "
+                f"{made - planned:.1f} s, {f'drawn in {seconds:.2f} s' if browser else 'no Chromium to draw it'}",
+                flush=True,
+            )
+            if num_bytes > MOST_BYTES or seconds > MOST_SECONDS:
+                yield f"{job} has more than {MOST_BYTES / 1e6:g} MB, or takes longer than {MOST_SECONDS:g} s."
+            yield from (f"{job}: {text}" for text in complaints)
             if screenshots and browser:
                 _shoot(browser, page, PICTURES / f"{job}.png", *SHOWN[job])
-
-
-def _figures(job: str, page: Path, browser: str | None) -> Figures:
-    began = time.perf_counter()
-    report = plan(load(FOLDER / "jobs" / f"{job}.yaml"))
-    planned = time.perf_counter()
-    page.write_text(render(report, "html"), encoding="utf-8")
-    made = time.perf_counter()
-    drawn, complaints = _drawn(browser, page) if browser else (None, ())
-    return Figures(
-        job=job,
-        num_bytes=page.stat().st_size,
-        plan_seconds=planned - began,
-        page_seconds=made - planned,
-        drawn_seconds=drawn,
-        complaints=complaints,
-    )
 
 
 def _drawn(browser: str, page: Path) -> tuple[float, tuple[str, ...]]:

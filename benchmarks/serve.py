@@ -22,6 +22,7 @@ from urllib.parse import urlencode
 import numpy as np
 
 from benchmarks.output import conclude
+from benchmarks.random_inputs.watch import processor_seconds
 
 NUM_ALONE, NUM_USERS, NUM_EACH = 20, 50, 2
 MOST_P50_SECONDS, MOST_P95_SECONDS = 1.5, 4.0
@@ -97,11 +98,7 @@ def _await_start(port: int) -> None:
 
 def _processor_seconds(server: int) -> float:
     """Return the processor time of the server and its workers, which other programs do not change."""
-    found = 0.0
-    for process in (server, *(worker for worker, _ in _workers(server))):
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        found += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return found
+    return sum(processor_seconds(process) for process in (server, *(worker for worker, _ in _workers(server))))
 
 
 def _workers(server: int) -> list[tuple[int, float]]:

@@ -8,7 +8,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.plans.laws import JOBS, document
+from benchmarks.inputs import job_document
+from benchmarks.plans.laws import JOBS
 from constraints import MEMORY_RULES, PHYSICS_RULES
 from constraints.targets import require_expressible
 from costmodel import catalog
@@ -111,7 +112,7 @@ def planned_exports(target: str) -> Iterator[tuple[Plan, Export]]:
         if job[2] > MOST_DEVICES:
             continue
         try:
-            problem = load(document(*job, search={"target": target}))
+            problem = load(job_document(*job, search={"target": target}))
             require_runnable(problem)
         except SpecError:
             continue

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -20,22 +19,11 @@ from pathlib import Path
 from benchmarks.accuracy.checks import allowed_lines, distinct_configurations, plain_lines, refusals
 from benchmarks.accuracy.fit import chosen_constants, held_out, timed_cases
 from benchmarks.accuracy.jobs import check_lines, differences, write_jobs
-from benchmarks.accuracy.left_out.drawn import (
-    DERIVATIVES,
-    SHARE,
-    Fold,
-    compute_folds,
-    draw_folds,
-    fingerprints,
-    fold_lines,
-    read_derivatives,
-    store_folds,
-    write_derivatives,
-)
+from benchmarks.accuracy.left_out import drawn as redrawn
 from benchmarks.accuracy.left_out.folds import HELD_OUT, HeldOut, read_held_out
 from benchmarks.accuracy.left_out.intervals import write_intervals
 from benchmarks.accuracy.metrics import RUNS, read_fitted
-from benchmarks.accuracy.report import as_json, lines, report, write_rows
+from benchmarks.accuracy.report import as_json, lines, report
 from benchmarks.output import print_lines, refuse_wrong_input
 from costmodel.errors import PlanningError
 from planner.jobs.run_jobs import References, RejectedRow
@@ -52,13 +40,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the report; returns the exit code."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    if options.store and (options.share < 1 or options.budget < math.inf):
-        parser.error("--store: stored figures are of one code: add --share 1, and no --budget")
+    if options.store and options.share < 1:
+        parser.error("--store: stored figures are of one code: add --share 1")
     rows, known = read_fitted(options.runs, options.models)
     results = list(predictions(rows, known))
     figures = report(results, _held_out(options, known, results))
-    if options.rows:
-        write_rows(options.rows, results)
     if options.jobs:
         write_jobs(options.jobs, results)
     differing = list(differences(results, options.jobs)) if options.check_jobs else []
@@ -87,23 +73,20 @@ def check_folds(options: argparse.Namespace, known: References, results: Sequenc
     if options.runs != RUNS or options.models:
         return True
     rows = [one for one in results if isinstance(one, Prediction) and one.run.step_seconds is not None]
-    drawn = draw_folds(rows, options.seed, options.share)
-    num_drawn, found = sum(len(of.left_out) for of in drawn.values()), list[Fold]()
+    drawn = redrawn.draw_folds(rows, options.seed, options.share)
+    found = list[redrawn.Fold]()
     try:
-        stored, chosen = read_derivatives(DERIVATIVES), chosen_constants(rows, frameworks=True)
-        computed = compute_folds(
-            rows, chosen, known, stored, read_held_out(HELD_OUT), drawn, budget_seconds=options.budget
-        )
-        found.extend(computed)
+        stored, chosen = redrawn.read_derivatives(redrawn.DERIVATIVES), chosen_constants(rows, frameworks=True)
+        found.extend(redrawn.compute_folds(rows, chosen, known, stored, read_held_out(HELD_OUT), drawn))
     except (PlanningError, ArithmeticError, ValueError) as error:
         print(f"\nDrawn folds (seed {options.seed}) cannot be computed anew: {error}")
         return False
-    num_folds = sum(len(of.left_out) for of in draw_folds(rows, options.seed, 1.0).values())
+    num_folds = sum(len(of.left_out) for of in redrawn.draw_folds(rows, options.seed, 1.0).values())
     if options.store:
-        store_folds(HELD_OUT, read_held_out(HELD_OUT), found)
+        redrawn.store_folds(HELD_OUT, read_held_out(HELD_OUT), found)
         write_intervals(rows, read_held_out(HELD_OUT))
-        write_derivatives(DERIVATIVES, replace(stored, made_by=fingerprints()))
-    print_lines(fold_lines(found, stored.made_by, drawn=num_drawn, of=num_folds, seed=options.seed))
+        redrawn.write_derivatives(redrawn.DERIVATIVES, replace(stored, made_by=redrawn.fingerprints()))
+    print_lines(redrawn.fold_lines(found, stored.made_by, of=num_folds, seed=options.seed))
     return not any(one.changes for one in found)
 
 
@@ -146,14 +129,10 @@ def _parser() -> argparse.ArgumentParser:
         default=datetime.now(UTC).toordinal(),
         help="draw the folds that are computed anew by this number (default: today's)",
     )
-    parser.add_argument("--share", type=_share, default=SHARE, help="share of the folds to draw (default: 0.1)")
-    parser.add_argument(
-        "--budget", type=float, default=math.inf, help="seconds after which no further fold begins (default: no limit)"
-    )
+    parser.add_argument("--share", type=_share, default=redrawn.SHARE, help="share of the folds to draw (default: 0.1)")
     parser.add_argument(
         "--store", action="store_true", help="store the folds that are computed anew: all, with --share 1"
     )
-    parser.add_argument("--rows", type=Path, help="write every row with its prediction, or why it has none (CSV)")
     parser.add_argument("--plain", action="store_true", help="cost every row as a plain job too: does it fit?")
     parser.add_argument(
         "--allowed",

@@ -23,19 +23,8 @@ from numpy.typing import NDArray
 
 from benchmarks.accuracy.catalog_files import write_catalog
 from benchmarks.accuracy.jobs import share_work, source_weights
+from benchmarks.accuracy.left_out import folds as leaving
 from benchmarks.accuracy.left_out.drawn import DERIVATIVES, Stored, fingerprints, write_derivatives
-from benchmarks.accuracy.left_out.folds import (
-    GROUP,
-    HELD_OUT,
-    KINDS,
-    HeldOut,
-    folds_by,
-    held_out_rows,
-    is_newest,
-    left_out_seconds,
-    read_held_out,
-    write_held_out,
-)
 from benchmarks.accuracy.left_out.intervals import write_intervals
 from benchmarks.accuracy.metrics import RUNS, read_fitted
 from benchmarks.output import print_lines, refuse_wrong_input
@@ -129,7 +118,8 @@ def fitted(timed: Sequence[Case], known: References, *, kinds: Sequence[str], nu
         widths=np.sqrt(np.diag(covariance(whole.jacobian, weights, priors))).tolist(),
         jacobian=whole.jacobian,
         left_out={
-            kind: left_out_seconds(predictor, whole, weigh, priors, folds=folds_by(kind, timed)) for kind in kinds
+            kind: leaving.left_out_seconds(predictor, whole, weigh, priors, folds=leaving.folds_by(kind, timed))
+            for kind in kinds
         },
     )
 
@@ -141,14 +131,16 @@ def as_shipped(predictor: Predictor, whole: Fit) -> Fit:
     return Fit(logs=logs, jacobian=whole.jacobian, residuals=residuals)
 
 
-def held_out(timed: Sequence[Case], known: References, *, num_processes: int) -> dict[str, HeldOut]:
+def held_out(timed: Sequence[Case], known: References, *, num_processes: int) -> dict[str, leaving.HeldOut]:
     """Rows predicted by fits that had not seen them, by id."""
-    return {row.id: row for row in _held_out(timed, fitted(timed, known, kinds=KINDS, num_processes=num_processes))}
+    return {
+        row.id: row for row in _held_out(timed, fitted(timed, known, kinds=leaving.KINDS, num_processes=num_processes))
+    }
 
 
-def _held_out(timed: Sequence[Case], found: Fitted) -> list[HeldOut]:
+def _held_out(timed: Sequence[Case], found: Fitted) -> list[leaving.HeldOut]:
     seconds = {kind: of.tolist() for kind, of in found.left_out.items()}
-    return held_out_rows([case.run.id for case in timed], seconds)
+    return leaving.held_out_rows([case.run.id for case in timed], seconds)
 
 
 def rows_of_each(timed: Sequence[Case]) -> Counter[str]:
@@ -167,13 +159,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows, known = read_fitted(options.runs, options.models)
     timed = timed_cases(rows, known)
     if options.inner:
-        timed = [case for case in timed if not is_newest(case)]
-    kinds = (GROUP,) if options.inner else KINDS
+        timed = [case for case in timed if not leaving.is_newest(case)]
+    kinds = (leaving.GROUP,) if options.inner else leaving.KINDS
     found = fitted(timed, known, kinds=kinds, num_processes=options.processes)
     print_lines((*_lines(found), *error_lines(timed, found)))
     if options.write and not options.inner:
         write_catalog(found.constants, found.values, found.widths, rows_of_each(timed), assumed=_assumed(found))
-        write_held_out(HELD_OUT, _held_out(timed, found))
+        leaving.write_held_out(leaving.HELD_OUT, _held_out(timed, found))
         write_derivatives(
             DERIVATIVES,
             Stored(
@@ -183,7 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 made_by=fingerprints(),
             ),
         )
-        write_intervals(timed, read_held_out(HELD_OUT))
+        write_intervals(timed, leaving.read_held_out(leaving.HELD_OUT))
     print(f"{len(timed)} rows, {time.monotonic() - begin:.0f} s")
     return 0
 

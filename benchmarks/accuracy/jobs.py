@@ -7,7 +7,7 @@ import multiprocessing
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from multiprocessing.connection import Connection
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
@@ -143,32 +143,17 @@ def share_work(work: Callable[[int], Result], count: int, num_processes: int) ->
     num_processes = min(num_processes, count)
     if num_processes <= 1 or "fork" not in multiprocessing.get_all_start_methods():
         return [work(index) for index in range(count)]
-    context = multiprocessing.get_context("fork")
-    parts: dict[int, Result] = {}
-    channels = [context.Pipe(duplex=False) for _ in range(num_processes)]
-    workers = [
-        context.Process(target=_serve, args=(work, range(first, count, num_processes), sender))
-        for first, (_, sender) in enumerate(channels)
-    ]
-    for worker in workers:
-        worker.start()
-    for first, (receiver, sender) in enumerate(channels):
-        sender.close()
-        done = receiver.recv()
-        if isinstance(done, Exception):
-            raise done
-        parts.update(zip(range(first, count, num_processes), done, strict=True))
-    for worker in workers:
-        worker.join()
-    return [parts[index] for index in range(count)]
+    fork = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(num_processes, mp_context=fork, initializer=_SHARED.append, initargs=(work,)) as pool:
+        return list(pool.map(_do, range(count)))
 
 
-def _serve(work: Callable[[int], Result], indices: range, sender: Connection) -> None:
-    try:
-        sender.send([work(index) for index in indices])
-    except Exception as error:  # It is raised in the process that waits for the results.
-        sender.send(error)
-    sender.close()
+_SHARED: list[Callable[[int], Any]] = []
+"""What a process of :func:`share_work` does; its last entry, as a process may share work out itself."""
+
+
+def _do(index: int) -> Any:
+    return _SHARED[-1](index)
 
 
 UNEXPLAINED = 2.0

@@ -246,7 +246,9 @@ def draw(left_out: Sequence[Prediction], folder: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write page and plots; with ``--check`` 1 if the page is not what would be written."""
-    options = _parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy.page", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing, say whether the page is in step")
+    options = parser.parse_args(arguments)
     text, left_out = generated(list(predictions(*read_fitted())))
     if options.check:
         is_same = PAGE.exists() and PAGE.read_text(encoding="utf-8") == text
@@ -267,12 +269,6 @@ def generated(results: Sequence[Prediction | RejectedRow]) -> tuple[str, list[Pr
     others = (one for one in left_out if not one.run.source.startswith("MLPerf"))
     newer = [one for one in (*rounds, *others) if one.run.id in later]
     return page(report(results, known), left_out, newer), left_out
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy.page", description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing, say whether the page is in step")
-    return parser
 
 
 if __name__ == "__main__":

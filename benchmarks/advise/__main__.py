@@ -9,7 +9,6 @@ published trainings: days inside their interval.
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -17,9 +16,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from benchmarks.accuracy.metrics import NEWER, read_table
+from benchmarks.inputs import read_rows, read_yaml
 from benchmarks.output import conclude
 from costmodel import reliability as formulas
 from costmodel.facts.reliability import Reliability
@@ -130,8 +128,7 @@ def check_time() -> Iterator[str]:
 
 def check_mlperf() -> Iterator[str]:
     """Compare order of steps, and time to train, of MLPerf's systems."""
-    with (FOLDER / "mlperf.csv").open(encoding="utf-8") as stream:
-        measured = {row["id"]: row for row in csv.DictReader(stream)}
+    measured = {row["id"]: row for row in read_rows(FOLDER / "mlperf.csv")}
     found = [one for one in predictions(*read_table(NEWER)) if isinstance(one, Prediction) and one.run.id in measured]
     ratios = [
         ((one.run.step_seconds or 0.0) / (two.run.step_seconds or 1.0), one.step_seconds / two.step_seconds)
@@ -167,7 +164,7 @@ def _time_to_train(one: Prediction, row: dict[str, str]) -> float:
 
 def check_trainings() -> Iterator[str]:
     """Compare the days of published trainings with their intervals."""
-    trainings, inside = yaml.safe_load((FOLDER / "trainings.yaml").read_text(encoding="utf-8")), 0
+    trainings, inside = read_yaml(FOLDER / "trainings.yaml"), 0
     for training in trainings:
         point = whole_training(training)
         low, high = point.intervals[DAYS]

@@ -8,15 +8,17 @@ those that nine published layouts measured.
 
 from __future__ import annotations
 
-import csv
 import re
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
+
 from benchmarks.allocator.allocator import Allocator
 from benchmarks.allocator.steps import Job, Rank, jobs, lines
+from benchmarks.inputs import read_rows
 from costmodel.catalog.releases import ALLOCATORS, Share, Shares, allocator
 from costmodel.catalog.releases import Allocator as Known
 
@@ -62,13 +64,15 @@ def simulated(name: str) -> Known:
     for job in jobs():
         found[kind_of(job)].append(shares_of(job, name))
     held, least, quiet = ({kind: [one[i] for one in found[kind]] for kind in KINDS} for i in range(3))
-    return Known(at_the_limit=quantile(least["whole"], 0.5), reserved=_shares(held), without_retries=_shares(quiet))
+    return Known(
+        at_the_limit=float(np.quantile(least["whole"], 0.5)), reserved=_shares(held), without_retries=_shares(quiet)
+    )
 
 
 def _shares(found: Mapping[str, list[float]]) -> Shares:
     tails = {"low": TAIL, "middle": 0.5, "high": 1 - TAIL}
     made = {
-        kind: Share(**{name: quantile(values, share) for name, share in tails.items()})
+        kind: Share(**{name: float(np.quantile(values, share)) for name, share in tails.items()})
         for kind, values in found.items()
     }
     return Shares(**made)
@@ -77,21 +81,12 @@ def _shares(found: Mapping[str, list[float]]) -> Shares:
 def measured_shares() -> Mapping[str, float]:
     """Reserved over allocated memory, minus 1, of every layout whose notes say both."""
     found: dict[str, float] = {}
-    with RUNS.open(encoding="utf-8", newline="") as stream:
-        for row in csv.DictReader(stream):
-            noted = re.search(r"real_reserved_gib=([\d.]+).*memory measured on (same case|\S+)", row["notes"])
-            if noted:
-                layout = row["id"] if noted[2] == "same case" else noted[2]
-                found[layout] = float(noted[1]) / float(row["peak_memory_gib"]) - 1
+    for row in read_rows(RUNS):
+        noted = re.search(r"real_reserved_gib=([\d.]+).*memory measured on (same case|\S+)", row["notes"])
+        if noted:
+            layout = row["id"] if noted[2] == "same case" else noted[2]
+            found[layout] = float(noted[1]) / float(row["peak_memory_gib"]) - 1
     return found
-
-
-def quantile(values: list[float], share: float) -> float:
-    """Between the two nearest of the sorted values."""
-    ordered, place = sorted(values), share * (len(values) - 1)
-    low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
 
 
 def _played(job: Job, name: str, capacity: float = float("inf")) -> tuple[Allocator, int]:

@@ -28,6 +28,7 @@ import yaml
 
 from benchmarks.accuracy.jobs import job_entries
 from benchmarks.accuracy.metrics import read_table
+from benchmarks.inputs import read_yaml
 from planner.cli import main as planner
 from planner.measure.runs.predictions import Case, cases
 
@@ -38,7 +39,7 @@ NUM_PLANS = 80
 NUM_EXPORTS = 30
 NUM_EXPLANATIONS = 15
 
-DATA = SimpleNamespace(**yaml.safe_load(Path(__file__).with_name("cases.yaml").read_text(encoding="utf-8")))
+DATA = SimpleNamespace(**read_yaml(__file__))
 """Parts of questions."""
 
 JOB = "job.yaml"

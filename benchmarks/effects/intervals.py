@@ -133,34 +133,6 @@ def _error(one: _Run, other: _Run) -> PairError | None:
 # --- the law -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    """Pairs as arrays, every group of the same weight."""
-
-    pairs: Sequence[PairError]
-
-    @property
-    def sizes(self) -> Array:
-        return np.abs([pair.log for pair in self.pairs])
-
-    @property
-    def weights(self) -> Array:
-        counts = Counter(pair.group for pair in self.pairs)
-        return np.array([1 / counts[pair.group] for pair in self.pairs])
-
-    @property
-    def distances(self) -> Array:
-        return np.array([pair.distance for pair in self.pairs])
-
-    @property
-    def releases(self) -> Array:
-        return np.array([Change.RELEASE in pair.changes for pair in self.pairs], dtype=np.float64)
-
-    @property
-    def num_changes(self) -> Array:
-        return np.array([max(1, len(pair.changes - {Change.RELEASE})) for pair in self.pairs], dtype=np.float64)
-
-
 def fitted_errors(pairs: Sequence[PairError], coverage: dict[str, float] | None = None) -> ChangeErrors:
     """
     Fit the law: its three numbers by the interval score, then a factor for each kind of change with enough groups.
@@ -170,8 +142,11 @@ def fitted_errors(pairs: Sequence[PairError], coverage: dict[str, float] | None 
     Gneiting and Raftery, "Strictly Proper Scoring Rules, Prediction, and Estimation", JASA 102 (2007): the interval
     score, equation (43), is least in expectation for the interval that holds the wanted share.
     """
-    sample = _Sample(pairs)
-    sizes, weights, apart, releases = sample.sizes, sample.weights, sample.distances, sample.releases
+    counts = Counter(pair.group for pair in pairs)
+    weights = np.array([1 / counts[pair.group] for pair in pairs])
+    sizes, apart = np.abs([pair.log for pair in pairs]), np.array([pair.distance for pair in pairs])
+    releases = np.array([Change.RELEASE in pair.changes for pair in pairs], dtype=np.float64)
+    num_changes = np.array([max(1, len(pair.changes - {Change.RELEASE})) for pair in pairs], dtype=np.float64)
 
     def score(numbers: tuple[float, float, float]) -> float:
         floor, rate, release = numbers
@@ -179,7 +154,7 @@ def fitted_errors(pairs: Sequence[PairError], coverage: dict[str, float] | None 
         return float(np.average(2 * half + 2 / (1 - COVERAGE) * np.maximum(sizes - half, 0), weights=weights))
 
     floor, rate, release = min(product(FLOORS, RATES, RELEASES), key=score)
-    beside = np.sqrt(np.maximum(sizes**2 - release**2 * releases, 0) / sample.num_changes)
+    beside = np.sqrt(np.maximum(sizes**2 - release**2 * releases, 0) / num_changes)
     relative = beside / np.sqrt(floor**2 + rate**2 * apart)
     factors = (_factor(change, pairs, relative, weights) for change in Change if change != Change.RELEASE)
     return ChangeErrors(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.accuracy.metrics import APART, Errors, errors, grouped
-from benchmarks.output import format_csv
-from costmodel.errors import SpecError
+from benchmarks.inputs import read_rows
 from planner.measure.runs.predictions import Prediction
 
 DATA = Path(__file__).parent / "data"
@@ -99,7 +97,7 @@ def read_pairs(path: Path = PAIRS) -> list[Pair]:
     SpecError
         If there is no such table.
     """
-    return [_pair(cells) for cells in _rows(path, ("id_a", "id_b", "changes"))]
+    return [_pair(cells) for cells in read_rows(path, ("id_a", "id_b", "changes"))]
 
 
 def read_groups(path: Path = GROUPS) -> list[Pair]:
@@ -119,7 +117,7 @@ def read_groups(path: Path = GROUPS) -> list[Pair]:
             kind=kind_of((cells["kind"],)),
             group=cells["group"],
         )
-        for cells in _rows(path, ("group", "id_a", "id_b", "kind", "setting"))
+        for cells in read_rows(path, ("group", "id_a", "id_b", "kind", "setting"))
     ]
 
 
@@ -145,17 +143,6 @@ def _pair(cells: Mapping[str, str]) -> Pair:
     changes = tuple(change for change in cells["changes"].split(";") if change)
     facts = tuple(change.split(":")[0] for change in changes)
     return Pair(first=cells["id_a"], second=cells["id_b"], changes=changes, kind=kind_of(facts))
-
-
-def _rows(path: Path, needed: tuple[str, ...]) -> Iterator[dict[str, str]]:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = csv.DictReader(file)
-            if missing := [name for name in needed if name not in (rows.fieldnames or ())]:
-                raise SpecError(str(path), f"has no column '{missing[0]}'.")
-            yield from rows
-    except OSError as error:
-        raise SpecError(str(path), f"cannot be read: {error.strerror}.") from None
 
 
 MOST_MEDIAN = 0.04
@@ -299,8 +286,6 @@ HEAD = (
     f"{'ratio 1: median':>15} {'p90':>7}   {'clear':>5} {'wrong':>5}"
 )
 
-COLUMNS = ("group", "kind", "id_a", "id_b", "model", "device", "num_devices", "measured", "predicted", "changes")
-
 
 def counted(found: Sequence[Effect]) -> list[Effect]:
     """Effects that the goals are for: all but those of the release alone."""
@@ -393,14 +378,3 @@ def _goal_lines(title: str, judged: Sequence[Effect]) -> Iterator[str]:
     for name, figure, limit in (("median", errors.median, MOST_MEDIAN), ("p90", errors.p90, MOST_P90)):
         is_met = "yes" if figure <= limit else "NO"
         yield f"{is_met:>4}  {name} of {len(judged)} pairs, {title}: {figure:.1%} (at most {limit:.0%})"
-
-
-def write_pairs(path: Path, found: Sequence[Effect]) -> None:
-    """Write one line for each pair (CSV)."""
-    path.write_text(format_csv(COLUMNS, map(_cells, found)), encoding="utf-8")
-
-
-def _cells(one: Effect) -> tuple[object, ...]:
-    pair = one.pair
-    of = (pair.group, pair.kind, pair.first, pair.second, one.model, one.device, one.num_devices)
-    return (*of, f"{one.measured:.5f}", f"{one.predicted:.5f}", ";".join(pair.changes))

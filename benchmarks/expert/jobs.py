@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from benchmarks.accuracy.metrics import read_table
+from benchmarks.inputs import job_document
 from costmodel import catalog
 from costmodel.catalog.releases import release_of
 from planner.jobs.run_jobs import Recipe, recipes
@@ -20,7 +21,6 @@ DEVICES = ("h100-80gb-sxm", "b200", "b300", "gb200", "gb300")
 MEASURED_DEVICES = ("a100-80gb-sxm", "h200")
 """Devices without recipes, whose layouts are those of measured runs."""
 
-TOKENS = 1e12
 
 MOST_MEASURED = 6
 
@@ -100,11 +100,12 @@ def _of_recipes() -> Iterator[ExpertJob]:
         yield ExpertJob(
             name=one.id,
             recipe=one.id,
-            document=_document(
+            document=job_document(
                 one.model,
-                {"device": one.device, "num_devices": devices},
-                batch=round(one.batch_per_device * devices),
-                sequence=one.sequence_length or 4096,
+                one.device,
+                devices,
+                round(one.batch_per_device * devices),
+                one.sequence_length or 4096,
                 precision=one.precision,
             ),
         )
@@ -147,11 +148,12 @@ def _of_runs() -> Iterator[ExpertJob]:
                 name: getattr(one.strategy, name)
                 for name in ("tp", "cp", "pp", "ep", "vpp", "mbs", "sharding", "recompute")
             },
-            document=_document(
+            document=job_document(
                 json.loads(model),
-                {"device": device, "num_devices": one.facts.cluster.num_devices},
-                batch=work.global_batch_size,
-                sequence=work.sequence_length,
+                device,
+                one.facts.cluster.num_devices,
+                work.global_batch_size,
+                work.sequence_length,
                 precision=work.precision.name,
             ),
         )
@@ -160,8 +162,3 @@ def _of_runs() -> Iterator[ExpertJob]:
 def _rate(one: Case) -> float:
     work, seconds = one.facts.workload, one.run.step_seconds
     return work.global_batch_size * work.sequence_length / one.facts.cluster.num_devices / seconds if seconds else 0.0
-
-
-def _document(model: str, cluster: dict[str, Any], *, batch: int, sequence: int, precision: str) -> dict[str, Any]:
-    training = {"global_batch_size": batch, "sequence_length": sequence, "tokens": TOKENS, "precision": precision}
-    return {"model": model, "cluster": cluster, "training": training}

@@ -13,7 +13,6 @@ megatron-bridge 0.3.1, where that is installed.
 from __future__ import annotations
 
 import argparse
-import csv
 import shlex
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from benchmarks.exports.bridge_recipes import CONFIGS, RECIPES, Given, checked
 from benchmarks.exports.configs import ask_models, exports_for
 from benchmarks.exports.jobs import random_jobs
 from benchmarks.exports.releases import Answers, ask_parser, find_sources
+from benchmarks.inputs import read_rows
 from costmodel.errors import PlanningError, SpecError
 from planner import export, load, plan
 from planner.frameworks.megatron.releases import RELEASES, TABLE
@@ -110,14 +110,13 @@ def _ask_releases(plans: Sequence[Plan], sources: dict[str, Path], python: str, 
 def _contradicts_table(release: str, answers: Answers) -> bool:
     """Print options and choices of which the table says something else than the parser."""
     wrong = False
-    with TABLE.open(encoding="utf-8", newline="") as lines:
-        for row in csv.DictReader(lines):
-            span = RELEASES[RELEASES.index(row["since"]) : RELEASES.index(row["until"]) + 1]
-            choices = answers.options.get(row["option"])
-            there = choices is not None and (not row["choice"] or not choices or row["choice"] in choices)
-            if there != (release in span) and (choices or not row["choice"]):
-                wrong = True
-                print(f"  releases.csv: {row['option']} {row['choice']} is {'' if there else 'not '}in {release}")
+    for row in read_rows(TABLE):
+        span = RELEASES[RELEASES.index(row["since"]) : RELEASES.index(row["until"]) + 1]
+        choices = answers.options.get(row["option"])
+        there = choices is not None and (not row["choice"] or not choices or row["choice"] in choices)
+        if there != (release in span) and (choices or not row["choice"]):
+            wrong = True
+            print(f"  releases.csv: {row['option']} {row['choice']} is {'' if there else 'not '}in {release}")
     return wrong
 
 

@@ -23,11 +23,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import yaml
-
 from benchmarks.exports.releases import Finder
+from benchmarks.inputs import read_yaml
 
-DATA = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+DATA = read_yaml(__file__)
 RECIPES, CHECKPOINTS, MISSING, KERNELS = (DATA["recipes"], DATA["checkpoints"], DATA["missing"], DATA["kernels"])
 
 

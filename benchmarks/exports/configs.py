@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping, Sequence
 from math import isclose
 from pathlib import Path
 from typing import Any
 
 from benchmarks.exports.releases import ask_parser
+from benchmarks.inputs import read_rows
 from costmodel.errors import PlanningError
 from costmodel.models.flops import parameters
 from planner import estimate, export, load
@@ -106,7 +106,5 @@ def _differences(plan: Plan, made: Export, parsed: Mapping[str, float], counts: 
 
 def _counts(folder: Path) -> Iterator[tuple[str, int]]:
     """Parameters of the real model classes, by model."""
-    table = folder / COUNTS
-    if table.exists():
-        with table.open(encoding="utf-8", newline="") as lines:
-            yield from ((row["model"], int(row["total"])) for row in csv.DictReader(lines) if row["total"])
+    if (folder / COUNTS).exists():
+        yield from ((row["model"], int(row["total"])) for row in read_rows(folder / COUNTS) if row["total"])

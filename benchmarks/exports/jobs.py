@@ -7,34 +7,11 @@ from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
+from benchmarks.inputs import job_document, read_yaml
+from benchmarks.targets.jobs import MODELS, is_sound
 from costmodel import catalog
-from costmodel.errors import PlanningError
-from planner import load
 
-MODELS = tuple(name for name in catalog.models() if not name.startswith("mofa"))
-DEVICES = ("h100-80gb-sxm", "h100-80gb-sxm", "h200", "gh200-96gb", "b200", "b300", "gb200", "gb300")
-NODES = (1, 1, 2, 3, 4, 8, 8, 16, 32, 64, 128)
-SEQUENCES = (2048, 4096, 4096, 8192, 32768)
-BATCHES = (32, 60, 64, 256, 512, 1024)
-PRECISIONS = ("bf16", "bf16", "fp8", "fp8_current", "fp8_blockwise", "mxfp8", "nvfp4")
-
-SEARCH: tuple[dict[str, Any], ...] = (
-    *[{}] * 6,
-    {"fastest": True},
-    {"stages": "even"},
-    {"stages": "layers"},
-    {"pin": {"vpp": 1}},
-    {"pin": {"pp": 2, "vpp": 2}},
-    {"pin": {"pp": 4}},
-    {"pin": {"cp": 2}},
-    {"pin": {"recompute": "full"}},
-    {"pin": {"activation_offload": True}},
-    {"pin": {"optimizer_offload": True}},
-    {"pin": {"ep_overlap": True}},
-    {"pin": {"cuda_graphs": "none"}},
-    {"pin": {"sharding": "weights"}},
-)
-"""What the job says of the search, most of it nothing."""
+DRAWN = read_yaml(__file__)
 
 
 def random_jobs(seed: int, target: str | None) -> Iterator[dict[str, Any]]:
@@ -50,23 +27,18 @@ def random_jobs(seed: int, target: str | None) -> Iterator[dict[str, Any]]:
     """
     for at in count():
         chooser = random.Random(f"{seed} {at}")
-        device = chooser.choice(DEVICES)
-        num_devices = chooser.choice(NODES) * catalog.device(device).devices_per_node
-        search = {**chooser.choice(SEARCH), "time_limit_seconds": 25}
-        job = {
-            "model": chooser.choice(MODELS),
-            "cluster": {"device": device, "num_devices": num_devices},
-            "training": {
-                "global_batch_size": max(num_devices, chooser.choice(BATCHES)),
-                "sequence_length": chooser.choice(SEQUENCES),
-                "tokens": 1e11,
-                "precision": chooser.choice(PRECISIONS),
-            },
-            "search": search if target is None else {**search, "target": target},
-            "top": 2,
-        }
-        try:
-            load(job)
-        except PlanningError:
-            continue
-        yield job
+        device = chooser.choice(DRAWN["devices"])
+        num_devices = chooser.choice(DRAWN["nodes"]) * catalog.device(device).devices_per_node
+        search = {**chooser.choice(DRAWN["search"]), "time_limit_seconds": 25}
+        job = job_document(
+            chooser.choice(MODELS),
+            device,
+            num_devices,
+            max(num_devices, chooser.choice(DRAWN["batches"])),
+            chooser.choice(DRAWN["sequences"]),
+            precision=chooser.choice(DRAWN["precisions"]),
+            search=search if target is None else {**search, "target": target},
+            top=2,
+        )
+        if is_sound(job):
+            yield job

@@ -8,10 +8,8 @@ with 1 where a limit is missed.
 from __future__ import annotations
 
 import argparse
-import csv
 import re
 import sys
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
-from benchmarks.accuracy.metrics import pairs_in_order
+from benchmarks.accuracy.metrics import grouped, pairs_in_order
+from benchmarks.inputs import read_rows, read_yaml
 from costmodel import GIB_BYTES
 from costmodel.errors import SpecError
 from costmodel.facts.model import Mlp
@@ -118,13 +116,7 @@ class GridRun:
         sharding = "optimizer" if row["zero"] == "1" and int(row["dp"]) > 1 else "none"
         own = {name: int(row[name]) for name in ("tp", "pp", "mbs")}
         layout = {"layout": "+".join(map(str, stages(self.problem, pp)))} if pp > 1 else {}
-        return {**known_stack()["strategy"], **own, "sharding": sharding, **layout}
-
-
-def known_stack() -> dict[str, Any]:
-    """Release as which the grid's software is costed."""
-    made: dict[str, Any] = yaml.safe_load(STACK.read_text(encoding="utf-8"))
-    return made
+        return {**read_yaml(STACK)["strategy"], **own, "sharding": sharding, **layout}
 
 
 def read_runs(path: Path = RUNS) -> Iterator[GridRun]:
@@ -136,15 +128,14 @@ def read_runs(path: Path = RUNS) -> Iterator[GridRun]:
     SpecError
         If a cell is missing or wrong, or if a model is not known.
     """
-    stack = known_stack()
+    stack = read_yaml(STACK)
     problems: dict[tuple[str, int], Problem] = {}
-    with path.open(encoding="utf-8", newline="") as stream:
-        for line, row in enumerate(csv.DictReader(stream), start=2):
-            _require(row, f"{path.name}:{line}")
-            cell = row["model"], int(row["nodes"])
-            if cell not in problems:
-                problems[cell] = _problem(stack, *cell, place=f"{path.name}:{line}.model")
-            yield GridRun(row=row, problem=problems[cell])
+    for line, row in enumerate(read_rows(path), start=2):
+        _require(row, f"{path.name}:{line}")
+        cell = row["model"], int(row["nodes"])
+        if cell not in problems:
+            problems[cell] = _problem(stack, *cell, place=f"{path.name}:{line}.model")
+        yield GridRun(row=row, problem=problems[cell])
 
 
 def _require(row: Mapping[str, str | None], place: str) -> None:
@@ -236,31 +227,18 @@ def judge(runs: Sequence[GridRun]) -> Iterator[tuple[str, bool]]:
     crashed = [run for run in runs if run.tokens_per_second is None]
     ratios = np.array([run.reserved_gib / run.tensor_gib for run in ran if run.reserved_gib > LARGE])
     low, middle, high = np.percentile(ratios, (10, 50, 90)) if len(ratios) else (np.nan,) * 3
-    yield (
-        (
-            f"reserved over predicted tensors, {len(ratios)} runs above {LARGE:g} GiB: median {middle:.2f}, "
-            f"80 % {low:.2f} to {high:.2f}"
-        ),
-        True,
-    )
-    lost = sum(run.fits < 0.5 for run in crashed)
-    yield (
-        f"crashed or out of memory, not told apart: {lost} of {len(crashed)} have a chance to fit below one half",
-        True,
-    )
+    over = f"median {middle:.2f}, 80 % {low:.2f} to {high:.2f}"
+    yield f"reserved over predicted tensors, {len(ratios)} runs above {LARGE:g} GiB: {over}", True
+    lost = f"{sum(run.fits < 0.5 for run in crashed)} of {len(crashed)}"
+    yield f"crashed or out of memory, not told apart: {lost} have a chance to fit below one half", True
     yield "", True
     for (floor, ceiling), (least, most) in BANDS.items():
         those = [run for run in ran if floor <= run.reserved_gib < ceiling]
         share = slow_share(those)
         slow, goal = round(share * len(those)), "; ".join((*_goal("at least", least, 0), *_goal("at most", most, 1)))
         text = f"{floor:g} GiB and above" if ceiling == np.inf else f"{floor:g} to {ceiling:g} GiB"
-        yield (
-            (
-                f"{text:<17} {slow:>4} of {len(those):>4} get a chance to be fast below one half, {share:.0%} "
-                f"{goal}".rstrip()
-            ),
-            not those or least <= share <= most,
-        )
+        line = f"{text:<17} {slow:>4} of {len(those):>4} get a chance to be fast below one half, {share:.0%} {goal}"
+        yield line.rstrip(), not those or least <= share <= most
     yield "", True
     yield from _cells(ran)
 
@@ -271,9 +249,7 @@ def _goal(words: str, share: float, idle: float) -> tuple[str, ...]:
 
 
 def _cells(ran: Sequence[GridRun]) -> Iterator[tuple[str, bool]]:
-    cells: dict[tuple[str, int], list[GridRun]] = defaultdict(list)
-    for run in ran:
-        cells[run.cell].append(run)
+    cells = grouped(ran, lambda run: run.cell)
     regrets: list[float] = []
     pairs = pairs_right = 0
     for (model, nodes), runs in sorted(cells.items()):
@@ -287,13 +263,8 @@ def _cells(ran: Sequence[GridRun]) -> Iterator[tuple[str, bool]]:
         layout = f"tp {row['tp']}, pp {row['pp']}, dp {row['dp']}, mbs {row['mbs']}, ZeRO {row['zero']}"
         judged = nodes <= MOST_NODES
         goal = f" (at least {LEAST_SPEED:g})" if judged else ""
-        yield (
-            (
-                f"{model:>3} on {nodes:>2} nodes: {layout:<40} {speed:.2f} of the best of {len(runs)}{goal}, "
-                f"{planned} within the headroom"
-            ),
-            speed >= LEAST_SPEED or not judged,
-        )
+        found = f"{speed:.2f} of the best of {len(runs)}{goal}, {planned} within the headroom"
+        yield f"{model:>3} on {nodes:>2} nodes: {layout:<40} {found}", speed >= LEAST_SPEED or not judged
     middle, high = np.percentile(regrets, (50, 90)) if regrets else (np.nan, np.nan)
     order = pairs_right / pairs if pairs else np.nan
     yield f"regret over cells: median {middle:.1%}, 90 % at most {high:.1%}; {order:.1%} of pairs in order", True

@@ -26,7 +26,7 @@ from pathlib import Path
 from shutil import copy
 from tempfile import TemporaryDirectory
 
-from benchmarks.imports import dropped, expected, mutations, printed, recipes
+from benchmarks.imports import dropped, expected, mutations, recipes
 from costmodel.errors import SpecError
 from planner import import_job
 from planner.frameworks.imports.bridge.library import recipe_names
@@ -77,7 +77,7 @@ def main() -> int:
     if given.mutations:
         return mutations.run(folder, given.mutations, seed=given.seed, bash=given.bash)
     compared = list(expected.outcomes(folder)) if (folder / expected.TABLE).exists() else []
-    apart = {outcome.folder for outcome in compared} | {printed.FOLDER}
+    apart = {outcome.folder for outcome in compared} | {expected.PRINTED}
     kinds = [kind for kind in sorted(folder.iterdir()) if kind.is_dir() and kind.name not in apart]
     shares = {kind.name: list(_outcomes(kind)) for kind in kinds}
     shares["Megatron-Bridge's package"] = [_of_recipe(name) for name in recipe_names()]
@@ -92,7 +92,7 @@ def main() -> int:
     for text, number in Counter(text for refusals in shares.values() for text in refusals if text).most_common(30):
         print(f"{number:4} {text[:150]}")
     failed = recipes.report(folder.parent) if (folder.parent / recipes.TABLE).exists() else 0
-    failed |= printed.report(folder) if (folder / printed.FOLDER).exists() else 0
+    failed |= expected.report_printed(folder / expected.PRINTED) if (folder / expected.PRINTED).exists() else 0
     return int(low) | failed | (expected.report(compared) if compared else 0)
 
 

@@ -23,6 +23,7 @@ from typing import Any
 import yaml
 
 from benchmarks.imports import expected
+from benchmarks.inputs import read_yaml
 from costmodel.errors import SpecError
 from planner import import_job
 from planner.frameworks.imports.launch import find_launch, slurm_variables
@@ -30,7 +31,7 @@ from planner.frameworks.megatron.options import split_options
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.script import follow
 
-DATA = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+DATA = read_yaml(__file__)
 NAMELESS = DATA["nameless"]
 
 

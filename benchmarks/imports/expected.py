@@ -7,21 +7,20 @@ what it ``needs``, ``no``), and the degrees, batches, sequence, precision, recom
 
 from __future__ import annotations
 
-import csv
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import yaml
-
+from benchmarks.accuracy.metrics import grouped
+from benchmarks.inputs import read_rows, read_yaml
 from costmodel.errors import SpecError
 from planner import import_job, load
 from planner.frameworks.megatron.read import Imported
 
-DATA = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+DATA = read_yaml(__file__)
 GIVEN = DATA["given"]
 
 
@@ -69,8 +68,7 @@ class Outcome:
 
 def rows_of(folder: Path) -> Iterator[dict[str, str]]:
     """Yield the rows of the table."""
-    with (folder / TABLE).open(encoding="utf-8", newline="") as stream:
-        yield from csv.DictReader(stream)
+    yield from read_rows(folder / TABLE)
 
 
 def outcomes(folder: Path) -> Iterator[Outcome]:
@@ -145,20 +143,26 @@ def _given(row: Mapping[str, str]) -> Iterator[dict[str, str]]:
 
 def _differences(row: Mapping[str, str], document: Mapping[str, Any], *, is_count_given: bool) -> Iterator[str]:
     """Fields in which the job is not what the text says; devices that were given are not compared."""
-    problem = load(document)
-    strategy = document["strategy"]
-    got = {name: str(strategy[name]) for name in DEGREES}
-    got["num_layers"], got["hidden_size"] = str(problem.facts.model.num_layers), str(problem.facts.model.hidden_size)
-    got["gbs"] = str(document["training"]["global_batch_size"])
-    got["seq_len"] = str(document["training"]["sequence_length"])
-    got["precision"] = str(document["training"].get("precision", "bf16"))
-    got["recompute"] = recompute_of(strategy)
+    got = values_of(document)
     if not is_count_given:
         got["n_gpus"] = str(document["cluster"]["num_devices"])
     for name, value in got.items():
         expected = row[name]
         if expected and value != expected and not (name == "num_layers" and "noop" in row["notes"]):
             yield f"{name}: {expected}, got {value}"
+
+
+def values_of(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a table of expected values says of an imported job, by its columns."""
+    model, strategy, training = load(document).facts.model, document["strategy"], document["training"]
+    return {name: str(strategy[name]) for name in DEGREES} | {
+        "num_layers": str(model.num_layers),
+        "hidden_size": str(model.hidden_size),
+        "gbs": str(training["global_batch_size"]),
+        "seq_len": str(training["sequence_length"]),
+        "precision": str(training.get("precision", "bf16")),
+        "recompute": recompute_of(strategy),
+    }
 
 
 def recompute_of(strategy: Mapping[str, Any]) -> str:
@@ -171,9 +175,7 @@ def recompute_of(strategy: Mapping[str, Any]) -> str:
 
 def report(found: Sequence[Outcome]) -> int:
     """Print shares by folder, differences and refusals; 1 where a limit is missed or a value is wrong."""
-    by_folder: dict[str, list[Outcome]] = defaultdict(list)
-    for outcome in found:
-        by_folder[outcome.folder].append(outcome)
+    by_folder = grouped(found, lambda outcome: outcome.folder)
     print(f"\n{'folder':20} {'imported':>8} {'of':>4} {'taken wrongly':>13} {'wrong values':>12}")
     low, imported, total, wrong = False, 0, 0, 0
     for folder, of_folder in sorted(by_folder.items()):
@@ -192,3 +194,48 @@ def report(found: Sequence[Outcome]) -> int:
     for text, number in Counter(outcome.refusal for outcome in found if outcome.refusal).most_common():
         print(f"{number:4} {text[:220]}")
     return int(low or wrong > 0 or imported < LEAST_SHARE * total)
+
+
+PRINTED = "printed"
+"""Folder of printed and saved configurations, with a table of their values."""
+
+DEVICES = ("cluster.device=h100-80gb-sxm", "cluster.num_devices=64")
+"""Entries where nothing prints them; devices are the file's own where it does."""
+
+OF_DEEPSPEED = ("model=llama3-8b", "training.sequence_length=1024")
+"""Entries that DeepSpeed's configuration never has."""
+
+PRECISIONS = {"bfloat16": "bf16"}
+OPEN = ("", "-1")
+"""Values that say nothing, or follow from the number of devices."""
+
+
+def report_printed(folder: Path) -> int:
+    """Print how many printed and saved configurations give their values, and what differs; 1 where one does."""
+    found = {row["file"]: list(_problems(row, folder / row["file"])) for row in rows_of(folder)}
+    print(
+        f"\nPrinted and saved configurations that give their values: {list(found.values()).count([])} of {len(found)}."
+    )
+    for name, problems in found.items():
+        for problem in problems:
+            print(f"  {name}: {problem}")
+    return int(any(found.values()))
+
+
+def _problems(row: Mapping[str, str], path: Path) -> Iterator[str]:
+    more = OF_DEEPSPEED if "DeepSpeed configuration" in row["what"] else ()
+    count = row["n_gpus_or_note"].partition(" ")[0]
+    devices = () if row["what"].startswith("printed arg") or more else DEVICES[1:]
+    try:
+        job = import_job(path, [*DEVICES[:1], *devices, *more]).document
+    except SpecError as error:
+        yield str(error)
+        return
+    is_counted = not devices and count.isdecimal()
+    got = values_of(job) | {"n_gpus_or_note": str(job["cluster"]["num_devices"]) if is_counted else ""}
+    for name, value in got.items():
+        expected = PRECISIONS.get(
+            row.get(name, ""), row.get(name, "") if name != "n_gpus_or_note" else count if value else ""
+        )
+        if expected not in (*OPEN, value):
+            yield f"{name}: {expected}, got {value}"

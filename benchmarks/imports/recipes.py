@@ -6,13 +6,13 @@ Each row says what a script hands to Megatron-Bridge's ``setup_experiment.py``, 
 
 from __future__ import annotations
 
-import csv
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from benchmarks.inputs import read_rows
 from costmodel.errors import SpecError
 from planner import import_job
 from planner.frameworks.imports.published import PRECISIONS
@@ -29,8 +29,7 @@ NAME = re.compile(r"_pretrain_config|_gb?\d+|_[hb]\d00|:")
 
 def report(folder: Path) -> int:
     """Print how many rows give their layout, and why others do not; 1 where there are too few."""
-    with (folder / TABLE).open(encoding="utf-8", newline="") as stream:
-        rows = [row for row in csv.DictReader(stream) if row["framework"] == "megatron_bridge"]
+    rows = [row for row in read_rows(folder / TABLE) if row["framework"] == "megatron_bridge"]
     with TemporaryDirectory() as place:
         found = [next(_problems(row, Path(place) / "launch.sh"), "") for row in rows]
     right = found.count("")

@@ -27,7 +27,13 @@ ROWS_REFUSED = 1
 @refuse_wrong_input
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write both files; 0 if every row was in order, 1 if some were refused, 2 if there is nothing to read."""
-    options = _parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.measured_runs", description=__doc__)
+    parser.add_argument("--runs", type=Path, default=RUNS, help="collected table (default: ours)")
+    parser.add_argument(
+        "--models", type=Path, default=RUNS.with_name("models.yaml"), help="architectures, as collected"
+    )
+    parser.add_argument("-o", "--output", type=Path, default=FOLDER, help="folder to write runs.csv and models.yaml to")
+    options = parser.parse_args(arguments)
     converted = convert_files(options.runs, options.models)
     write(converted, options.output)
     if options.runs == RUNS and options.output == FOLDER:
@@ -66,16 +72,6 @@ def write(converted: Converted, folder: Path) -> None:
     (folder / "models.yaml").write_text(models_file(converted.models, converted.comments), encoding="utf-8")
     if folder.resolve() != FOLDER.resolve():
         copytree(FOLDER / "devices", folder / "devices", dirs_exist_ok=True)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.measured_runs", description=__doc__)
-    parser.add_argument("--runs", type=Path, default=RUNS, help="collected table (default: ours)")
-    parser.add_argument(
-        "--models", type=Path, default=RUNS.with_name("models.yaml"), help="architectures, as collected"
-    )
-    parser.add_argument("-o", "--output", type=Path, default=FOLDER, help="folder to write runs.csv and models.yaml to")
-    return parser
 
 
 if __name__ == "__main__":

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
 from typing import Any
 
+from benchmarks.inputs import read_yaml
 from benchmarks.measured_runs.columns import Row
 from costmodel import catalog
 from costmodel.errors import SpecError
@@ -14,16 +16,7 @@ from costmodel.facts.model import Attention, Model
 from costmodel.models.description import Description, model_from_description
 from costmodel.validation import shown
 
-CATALOG_NAMES = {
-    "llama-7b": "llama2-7b",
-    "llama-13b": "llama2-13b",
-    "moonlight-16b": "moonlight-16b-a3b",
-    "nemotron3-nano-30b": "nemotron-3-nano-30b-a3b",
-    "nemotron3-super-120b": "nemotron-3-super-120b-a12b",
-    "nemotron3-ultra-550b": "nemotron-3-ultra-550b-a55b",
-    "nemotron4-340b": "nemotron-4-340b",
-    "nemotronh-56b": "nemotron-h-56b",
-}
+CATALOG_NAMES = read_yaml(Path(__file__).with_name("words.yaml"))["models"]
 
 """What the catalog calls a model of another key; where it has one of the same name, that."""
 

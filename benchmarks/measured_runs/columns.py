@@ -11,12 +11,13 @@ from typing import Any
 
 import yaml
 
+from benchmarks.inputs import read_yaml
 from benchmarks.output import format_csv
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import shown
 from planner.jobs.run_jobs import positive_or_none
 
-DATA = yaml.safe_load(Path(__file__).with_name("columns.yaml").read_text(encoding="utf-8"))
+DATA = read_yaml(__file__)
 
 JOB, RARE, COLLECTED, ESSENTIAL = (tuple(DATA[name]) for name in ("job", "rare", "collected", "essential"))
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from benchmarks.inputs import read_yaml
 from benchmarks.measured_runs.columns import Row
 from costmodel import catalog
 from costmodel.catalog.releases import release_of as release_named
@@ -18,26 +16,12 @@ from costmodel.errors import SpecError, did_you_mean
 from costmodel.lowering.framework import SLOTS_AT_ENDS
 from costmodel.strategy import MODULES, TokenDispatcher
 
-PRECISIONS = {
-    "bf16": "bf16",
-    "fp16": "fp16",
-    "fp8": "fp8",
-    "fp8_delayed": "fp8",
-    "fp8_ds": "fp8",
-    "fp8_cs": "fp8_current",
-    "fp8_sc": "fp8_blockwise",
-    "fp8_mx": "mxfp8",
-    "fp8_current": "fp8_current",
-    "fp8_blockwise": "fp8_blockwise",
-    "fp8_tensorwise": "fp8_tensorwise",
-    "fp8_rowwise": "fp8_rowwise",
-    "mxfp8": "mxfp8",
-    "nvfp4": "nvfp4",
-}
+WORDS = read_yaml(Path(__file__).with_name("words.yaml"))
+PRECISIONS, DTYPES, SHARDINGS = (WORDS[name] for name in ("precisions", "dtypes", "shardings"))
+SCHEDULES, VOCABULARIES = WORDS["schedules"], WORDS["vocabularies"]
+RECOMPUTES, NAMES = WORDS["recomputes"], WORDS["modules"]
 
-"""A row's ``dtype`` to the catalog's recipe; Megatron-Bridge's own names of four of them."""
-
-DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "fp32": "fp32", "bf16": "bf16", "fp16": "fp16"}
+"""Words of rows and what they mean."""
 
 GRADIENTS = (
     ("notes", re.compile(r"BF16[ _][oO]ptimizer with fp32 grad accumulation"), "bf16+fp32"),
@@ -160,7 +144,7 @@ def is_profiled_per_layer(row: Row) -> bool:
     return row.text("id").startswith(SUMS_OF_PARTS)
 
 
-TABLE = Path(__file__).with_name("frameworks.yaml")
+FRAMEWORKS = read_yaml(Path(__file__).with_name("frameworks.yaml"))
 
 RELEASE = r"(\d\d\.\d\d(?:\.\d\d)?)"
 
@@ -211,7 +195,7 @@ def _stated(framework: str, entry: str) -> str:
 
 def framework_of(row: Row) -> Mapping[str, Any]:
     """The entry of the table that fits a row; empty if none does."""
-    return next((one for one in _table() if _fits(one, row)), {})
+    return next((one for one in FRAMEWORKS if _fits(one, row)), {})
 
 
 def release_of(row: Row) -> str:
@@ -225,14 +209,9 @@ def _fits(one: Mapping[str, Any], row: Row) -> bool:
     return row.word("framework").startswith(starts) and is_in_time and one.get("noted", "") in row.text("notes")
 
 
-@cache
-def _table() -> tuple[Mapping[str, Any], ...]:
-    return tuple(yaml.safe_load(TABLE.read_text(encoding="utf-8")))
-
-
 GIGABIT = 1e9 / 8
 
-SITES = Path(__file__).with_name("sites.yaml")
+SITES = read_yaml(Path(__file__).with_name("sites.yaml"))
 
 PER_NODE = (
     re.compile(r"(\d+)x ?(?:[\w-]+ )?(\d+) ?Gb(?:/s)? (?:\w+ )?per node"),
@@ -282,7 +261,7 @@ def _plain(name: str) -> str:
 
 def site_of(row: Row) -> Mapping[str, Any]:
     """The site of a row's source, if its network is known; empty else."""
-    return next((site for site in _sites() if _is_at(row, site)), {})
+    return next((site for site in SITES if _is_at(row, site)), {})
 
 
 def _is_at(row: Row, site: Mapping[str, Any]) -> bool:
@@ -291,11 +270,6 @@ def _is_at(row: Row, site: Mapping[str, Any]) -> bool:
         and site.get("in_id", "") in row.word("id")
         and site.get("gpu", _plain(row.text("gpu"))) == _plain(row.text("gpu"))
     )
-
-
-@cache
-def _sites() -> tuple[Mapping[str, Any], ...]:
-    return tuple(yaml.safe_load(SITES.read_text(encoding="utf-8")))
 
 
 def _stated_bandwidth(row: Row) -> float | None:
@@ -344,19 +318,7 @@ MOST_CHUNKS = "max (1 layer per chunk)"
 
 """What the Zero-Bubble rows write into ``vp``."""
 
-SHARDINGS = {
-    "none": "none",
-    "distributed": "optimizer",
-    "zero1": "optimizer",
-    "zero2": "gradients",
-    "zero3": "weights",
-}
-
 SCHEDULE = re.compile(r"schedule ([\w-]+)")
-
-SCHEDULES = {"1F1B": "1f1b", "1F1B-I": "1f1b", "ZB-1p": "zb_h1", "ZB-2p": "zb_2p", "V-Half": "v_half"}
-
-"""What notes call a schedule; the automatic ZB-1p idles as long as ZB-H1 (arXiv 2401.10241, Table 5)."""
 
 V_SHAPED = ("v_half",)
 
@@ -364,35 +326,9 @@ V_SHAPED = ("v_half",)
 
 HEAD_METHOD = re.compile(r"method (?!not )(\w+)")
 
-VOCABULARIES = {
-    "baseline": "ends",
-    "redis": "redistributed",
-    "vocab1": "vocab_1",
-    "vocab2": "vocab_2",
-    "interlaced": "interlaced",
-}
-
-"""What notes call the place of embedding and head (arXiv 2411.05288, section 6)."""
-
-RECOMPUTES = {"none": "none", "selective": "core_attention", "full": "full"}
-
-"""Selective recomputation is the attention core's (Korthikanti et al., arXiv 2205.05198), but for torchtitan."""
-
 EVERY_OTHER = "every_other_matmul"
 
 MODULES_SAID = "modules:"
-
-NAMES = {
-    "core_attn": "core_attention",
-    "mla_up_proj": "qkv",
-    "layernorm": "norms",
-    "mlp": "mlp",
-    "shared_experts": "shared_experts",
-    "moe_act": "expert_activation",
-    "moe": "experts",
-}
-
-"""Modules as the rows spell them: Megatron-LM's ``recompute_modules``."""
 
 FIRST_LAYERS = re.compile(r"^full:(\d+)$")
 

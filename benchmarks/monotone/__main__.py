@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 
+from benchmarks.accuracy.metrics import grouped
 from benchmarks.monotone.checks import FASTER, SLOWER, TOLERANCE, Case, Seen, random_cases, seen
 from costmodel.step.layer import layer_parts
 
@@ -107,9 +108,7 @@ def main() -> int:
     given = parser.parse_args()
     checks = list(run(given.strategies, fewest=given.fewest, first_seed=given.first_seed))
     found = violations(checks)
-    by_name: dict[str, list[Seen]] = defaultdict(list)
-    for one in checks:
-        by_name[one.name].append(one)
+    by_name = grouped(checks, lambda one: one.name)
     print(f"{'change':22}{'checks':>8}{'offload':>9}{'longer':>8}{'worst':>10}")
     for name, own in by_name.items():
         longer = [one for one in own if one.excess > TOLERANCE]

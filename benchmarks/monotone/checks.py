@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.inputs import job_document, read_yaml
 from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, find_violations
 from costmodel.errors import PlanningError
 from costmodel.facts.device import EquippedDevice, HostProcessors, Network
@@ -20,35 +21,7 @@ from planner.jobs.problem import Problem
 from planner.search.domains import FEATURES
 from planner.search.space import build_space, strategy_of
 
-MODELS = (
-    "llama3-8b",
-    "llama3-70b",
-    "gpt3-175b",
-    "gemma-2-27b",
-    "mixtral-8x7b",
-    "qwen3-30b-a3b",
-    "qwen3-235b-a22b",
-    "deepseek-v2",
-    "deepseek-v3",
-    "gpt-oss-20b",
-    "gpt-oss-120b",
-    "nemotron-h-8b",
-    "nemotron-3-nano-30b-a3b",
-    "qwen3-next-80b-a3b",
-    "minimax-text-01",
-)
-
-DEVICES = ("a100-80gb-sxm", "h100-80gb-sxm", "h800", "h200", "gh200-96gb", "b200", "b300", "gb200", "gb300")
-
-FRAMEWORKS = (None, None, "megatron-core-0.14", "megatron-lm-0.17", "nemo-25.07", "torchtitan-0.1", "automodel-26.02")
-
-NUM_DEVICES = (8, 16, 32, 64, 128, 256, 512)
-
-SEQUENCES = (2048, 4096, 8192, 16384)
-
-MICRO_BATCHES = (1, 2, 4, 8, 16)
-
-"""Sequences per device and step, so many at least."""
+DRAWN = read_yaml(__file__)
 
 SPREAD = 0.7
 
@@ -117,19 +90,12 @@ def random_cases(seed: int, num_strategies: int) -> Iterator[Case]:
 
 def a_random_problem(chooser: random.Random) -> Problem | None:
     """A random job of the catalog's models, devices and releases; None where they do not go together."""
-    num_devices = chooser.choice(NUM_DEVICES)
-    framework = chooser.choice(FRAMEWORKS)
-    job = {
-        "model": chooser.choice(MODELS),
-        "cluster": {"device": chooser.choice(DEVICES), "num_devices": num_devices}
-        | ({"framework": framework} if framework else {}),
-        "training": {
-            "global_batch_size": num_devices * chooser.choice(MICRO_BATCHES),
-            "sequence_length": chooser.choice(SEQUENCES),
-            "tokens": 1e12,
-        },
-        "search": {"framework_rules": chooser.random() < HELD, "evidence": "any"},
-    }
+    num_devices = chooser.choice(DRAWN["numbers of devices"])
+    framework = chooser.choice(DRAWN["frameworks"])
+    model, device = chooser.choice(DRAWN["models"]), chooser.choice(DRAWN["devices"])
+    batch, length = num_devices * chooser.choice(DRAWN["micro-batches"]), chooser.choice(DRAWN["sequences"])
+    search = {"framework_rules": chooser.random() < HELD, "evidence": "any"}
+    job = job_document(model, device, num_devices, batch, length, framework=framework, search=search)
     try:
         return load(job)
     except PlanningError:
@@ -367,16 +333,17 @@ def switched_on(overlap: str) -> Change:
     return change
 
 
-def larger_batch(case: Case, factor: float) -> Case:
-    """Twice as many sequences, at the same degrees: more micro-batches."""
-    workload = replace(case.facts.workload, global_batch_size=2 * case.facts.workload.global_batch_size)
-    return replace(case, facts=Facts(model=case.facts.model, cluster=case.facts.cluster, workload=workload))
+def doubled(name: str) -> Change:
+    """Twice as many sequences at the same degrees, or sequences twice as long."""
 
+    def change(case: Case, factor: float) -> Case:
+        work = case.facts.workload
+        twice: dict[str, Any] = {name: 2 * getattr(work, name)}
+        return replace(
+            case, facts=Facts(model=case.facts.model, cluster=case.facts.cluster, workload=replace(work, **twice))
+        )
 
-def longer_sequence(case: Case, factor: float) -> Case:
-    """Sequences twice as long."""
-    workload = replace(case.facts.workload, sequence_length=2 * case.facts.workload.sequence_length)
-    return replace(case, facts=Facts(model=case.facts.model, cluster=case.facts.cluster, workload=workload))
+    return change
 
 
 FASTER: dict[str, Change] = {
@@ -394,6 +361,6 @@ FASTER: dict[str, Change] = {
 
 """Changes that make a step no longer."""
 
-SLOWER: dict[str, Change] = {"batch": larger_batch, "sequence": longer_sequence}
+SLOWER: dict[str, Change] = {"batch": doubled("global_batch_size"), "sequence": doubled("sequence_length")}
 
 """Changes that make a step no shorter."""

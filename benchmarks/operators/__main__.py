@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.operators.baselines import Unseen, group_lines, head, joined, lines
+from benchmarks.operators.baselines import Unseen, by_group, error_within, group_lines, head, joined, laws_of, lines
 from benchmarks.operators.exchanged import exchanged
 from benchmarks.operators.groups import DATA, Group, gemm_groups, linear_groups, read_linear_layers
 from benchmarks.operators.scores import adapting, closest, evenly, held_out, planned, predicted
@@ -80,7 +80,7 @@ def _held_out(device: str | None) -> Iterator[str]:
     for group in chosen:
         results.append((group.kind, held_out(group)))
         unseen = results[-1][1]
-        print_lines([*([head(unseen.of_laws)] if len(results) == 1 else []), *group_lines(unseen)])
+        print_lines([*([head(laws_of(unseen))] if len(results) == 1 else []), *group_lines(unseen)])
     yield from judged(results)
     yield from _speed(chosen)
 
@@ -88,12 +88,12 @@ def _held_out(device: str | None) -> Iterator[str]:
 def judged(results: Sequence[tuple[str, Unseen]]) -> Iterator[str]:
     """Yield sentences about operators whose errors are too large, and intervals that hold too few or too many."""
     for kind, unseen in results:
-        for device, operator, errors in unseen.by_group():
-            (middle, high), (median, most) = (errors.quantile(0.5), errors.quantile(0.9)), LIMITS[kind]
+        for device, operator, errors in by_group(unseen):
+            (middle, high), (median, most) = (error_within(errors, 0.5), error_within(errors, 0.9)), LIMITS[kind]
             if middle > median or high > most:
                 seen = f"{middle:.1%} in the median and {high:.1%} at the 90th percentile"
                 yield f"{operator} on {device}: {seen}, of at most {median:.0%} and {most:.0%}."
-    covered = float(np.mean(np.concatenate([unseen.covered for _, unseen in results])))
+    covered = float(np.mean(np.concatenate([unseen["covered"] for _, unseen in results])))
     print(f"90 % intervals hold {covered:.1%} of all samples.")
     if not COVERED[0] <= covered <= COVERED[1]:
         yield f"90 % intervals hold {covered:.1%} of all samples, not {COVERED[0]:.0%} to {COVERED[1]:.0%}."
@@ -151,10 +151,10 @@ def _new_device(groups: list[Group], known: list[Group]) -> Iterator[str]:
     for group, (_, times) in zip(groups, adapted, strict=True):
         print(f"  {group.name}: {times.rates.text}")
     print_lines(lines(errors))
-    covered = np.mean(errors.covered)
-    print(f"All operators: {errors.quantile(0.5):.1%} in the median; 90 % intervals hold {covered:.1%}.")
-    for _, operator, own in errors.by_group():
-        median = own.quantile(0.5)
+    covered = np.mean(errors["covered"])
+    print(f"All operators: {error_within(errors, 0.5):.1%} in the median; 90 % intervals hold {covered:.1%}.")
+    for _, operator, own in by_group(errors):
+        median = error_within(own, 0.5)
         if median > MOST_ON_NEW_DEVICE:
             yield f"{operator} on {device}: {median:.1%} in the median, of at most {MOST_ON_NEW_DEVICE:.0%}."
 

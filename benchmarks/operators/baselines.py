@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestRegressor
 
@@ -130,58 +131,28 @@ def _at(sizes: Rows, values: Rows, wanted: NDArray[np.float64]) -> Rows:
     return found
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Unseen:
-    """
-    Relative errors on samples that were left out.
+Unseen: TypeAlias = pd.DataFrame
+"""
+Relative errors on samples that were left out, a row each.
 
-    Parameters
-    ----------
-    systems
-        Name of the system, or of the device, of each; shape (rows,).
-    groups
-        Operator, kind of collective or fold, by which a system's errors are reported; shape (rows,).
-    of_laws
-        Predicted over measured, less one, absolute, by law; shape (rows,); NaN where there is no datasheet.
-    covered
-        True where the 90 % interval holds the measured time; shape (rows,).
-    outside
-        1 where the sample is outside of the range of the known ones, else 0; NaN where it is not known; shape (rows,).
-    nbytes
-        Bytes of each collective; shape (rows,); 0 of others.
-    """
+``system``, ``group``: the system or device; operator, kind of collective or fold, by which errors are reported.
+``covered``: the 90 % interval holds the measured time. ``outside``: 1 where the sample is outside of the range of the
+known ones, else 0; NaN where it is not known. ``nbytes``: of each collective, 0 of others. Further columns are laws:
+predicted over measured, less one, absolute; NaN where there is no datasheet.
+"""
 
-    systems: NDArray[np.str_]
-    groups: NDArray[np.str_]
-    of_laws: Mapping[str, Rows]
-    covered: NDArray[np.bool_]
-    outside: Rows
-    nbytes: Rows
+FACTS = ("system", "group", "covered", "outside", "nbytes")
 
-    def __getitem__(self, rows: NDArray[np.bool_]) -> Unseen:
-        """Return some of the rows."""
-        return Unseen(
-            systems=self.systems[rows],
-            groups=self.groups[rows],
-            of_laws={name: errors[rows] for name, errors in self.of_laws.items()},
-            covered=self.covered[rows],
-            outside=self.outside[rows],
-            nbytes=self.nbytes[rows],
-        )
 
-    def __len__(self) -> int:
-        """Number of rows."""
-        return len(self.covered)
+def error_within(unseen: Unseen, fraction: float, law: str = "learned") -> float:
+    """Error that a fraction of the rows is within; NaN where the law has none."""
+    return float(np.quantile(unseen[law], fraction))
 
-    def quantile(self, fraction: float, law: str = "learned") -> float:
-        """Error that a fraction of the rows is within; NaN where the law has none."""
-        return float(np.quantile(self.of_laws[law], fraction))
 
-    def by_group(self) -> Iterator[tuple[str, str, Unseen]]:
-        """Yield the rows of each system and group, with their names."""
-        pairs = dict.fromkeys(zip(self.systems.tolist(), self.groups.tolist(), strict=True))
-        for system, group in sorted(pairs):
-            yield system, group, self[(self.systems == system) & (self.groups == group)]
+def by_group(unseen: Unseen) -> Iterator[tuple[str, str, Unseen]]:
+    """Yield the rows of each system and group, with their names."""
+    for names, rows in unseen.groupby(["system", "group"]):
+        yield *names, rows
 
 
 def score(
@@ -204,28 +175,29 @@ def score(
     seconds, deviation
         Seconds by law, with ``learned``, whose logarithm has this standard deviation; shape (rows,).
     system, groups, outside, nbytes
-        As in :class:`Unseen`.
+        As in :data:`Unseen`.
     """
     logarithms = np.log(seconds["learned"] / measured)
-    return Unseen(
-        systems=np.full(len(measured), system),
-        groups=groups,
-        of_laws={name: np.abs(own / measured - 1) for name, own in seconds.items()},
-        covered=np.abs(logarithms) <= NORMAL_90 * deviation,
-        outside=np.full(len(measured), np.nan) if outside is None else outside.astype(float),
-        nbytes=np.zeros(len(measured)) if nbytes is None else nbytes,
+    return pd.DataFrame(
+        {
+            "system": system,
+            "group": groups,
+            "covered": np.abs(logarithms) <= NORMAL_90 * deviation,
+            "outside": np.nan if outside is None else outside.astype(float),
+            "nbytes": 0.0 if nbytes is None else nbytes,
+            **{name: np.abs(own / measured - 1) for name, own in seconds.items()},
+        }
     )
 
 
 def joined(parts: Sequence[Unseen]) -> Unseen:
     """Join parts with the same laws."""
-    return Unseen(
-        of_laws={name: np.concatenate([one.of_laws[name] for one in parts]) for name in parts[0].of_laws},
-        **{
-            name: np.concatenate([getattr(one, name) for one in parts])
-            for name in ("systems", "groups", "covered", "outside", "nbytes")
-        },
-    )
+    return pd.concat(parts, ignore_index=True)
+
+
+def laws_of(unseen: Unseen) -> list[str]:
+    """List the laws whose errors are there."""
+    return [name for name in unseen.columns if name not in FACTS]
 
 
 def head(laws: Iterable[str]) -> str:
@@ -236,24 +208,24 @@ def head(laws: Iterable[str]) -> str:
 
 def group_lines(unseen: Unseen) -> Iterator[str]:
     """Yield a row for each system and group: median and 90th percentile of each law."""
-    yield from (line(*one) for one in unseen.by_group())
+    yield from (line(*one) for one in by_group(unseen))
 
 
 def lines(unseen: Unseen) -> Iterator[str]:
     """Yield a table: a row for each system and group; then all together."""
-    yield head(unseen.of_laws)
+    yield head(laws_of(unseen))
     yield from group_lines(unseen)
     yield line("all", "", unseen)
 
 
 def line(system: str, group: str, unseen: Unseen) -> str:
     """Return one row of the table."""
-    cells = "".join(f"{_cell(unseen, law):>18}" for law in unseen.of_laws)
-    beyond = float(np.mean(unseen.outside))
-    shares = f"{np.mean(unseen.covered):>9.0%}{'-' if np.isnan(beyond) else f'{beyond:.1%}':>9}"
+    cells = "".join(f"{_cell(unseen, law):>18}" for law in laws_of(unseen))
+    beyond = float(np.mean(unseen["outside"].to_numpy()))
+    shares = f"{np.mean(unseen['covered']):>9.0%}{'-' if np.isnan(beyond) else f'{beyond:.1%}':>9}"
     return f"{system[:27]:28}{group[:27]:28}{len(unseen):>7}{cells}{shares}"
 
 
 def _cell(unseen: Unseen, law: str) -> str:
-    middle, most = (unseen.quantile(fraction, law) for fraction in (0.5, 0.9))
+    middle, most = (error_within(unseen, fraction, law) for fraction in (0.5, 0.9))
     return "-" if np.isnan(middle) else f"{middle:.1%} / {most:.1%}"

@@ -12,15 +12,7 @@ import pandas as pd
 import yaml
 from numpy.typing import NDArray
 
-from benchmarks.operators.baselines import (
-    Unseen,
-    alpha_beta_seconds,
-    datasheet_seconds,
-    forest_seconds,
-    interpolated_seconds,
-    joined,
-    score,
-)
+from benchmarks.operators import baselines
 from benchmarks.operators.groups import DATA
 from costmodel.errors import SpecError
 from costmodel.facts.calibration import Fabric
@@ -149,37 +141,37 @@ def by_ranks(samples: Measured[Calls]) -> NDArray[np.intp]:
     return folds
 
 
-def left_out(system: System, folds: NDArray[np.intp]) -> Unseen | None:
+def left_out(system: System, folds: NDArray[np.intp]) -> baselines.Unseen | None:
     """Errors on each fold of a system by laws that know the others; None if too few are left to learn from."""
     parts = []
     for fold in np.unique(folds[folds >= 0]):
         known, unseen = system.samples[folds != fold], system.samples[folds == fold]
         if len(known) >= FEWEST:
             parts.append(_errors(system, known, unseen))
-    return joined(parts) if parts else None
+    return baselines.joined(parts) if parts else None
 
 
 def _group(kind: int, _: int, nodes: int) -> str:
     return f"{KINDS[kind]}, {'one node' if nodes == 1 else 'nodes'}"
 
 
-def _errors(system: System, known: Measured[Calls], unseen: Measured[Calls]) -> Unseen:
+def _errors(system: System, known: Measured[Calls], unseen: Measured[Calls]) -> baselines.Unseen:
     times = learn_collectives(known, system.fabric)
     calls = unseen.calls
     seconds: dict[str, Rows] = {
-        "datasheet": datasheet_seconds(system.fabric, calls),
-        "fitted a + b": alpha_beta_seconds(known, calls),
-        "interpolated": interpolated_seconds(known, calls),
-        "forest": forest_seconds(known, calls),
+        "datasheet": baselines.datasheet_seconds(system.fabric, calls),
+        "fitted a + b": baselines.alpha_beta_seconds(known, calls),
+        "interpolated": baselines.interpolated_seconds(known, calls),
+        "forest": baselines.forest_seconds(known, calls),
         "law": times.law(calls),
         "learned": times.seconds_of(calls),
     }
     groups = np.array([_group(*curve) for curve in calls.curves])
     deviation = times.deviation_of(calls)
-    return score(unseen.seconds, seconds, deviation, system=system.name, groups=groups, nbytes=calls.nbytes)
+    return baselines.score(unseen.seconds, seconds, deviation, system=system.name, groups=groups, nbytes=calls.nbytes)
 
 
-def latency_bound(unseen: Unseen) -> NDArray[np.bool_]:
+def latency_bound(unseen: baselines.Unseen) -> NDArray[np.bool_]:
     """Which collectives are small; shape (rows,)."""
-    small: NDArray[np.bool_] = unseen.nbytes <= LATENCY_BOUND
+    small: NDArray[np.bool_] = unseen["nbytes"].to_numpy() <= LATENCY_BOUND
     return small

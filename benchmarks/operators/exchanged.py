@@ -7,17 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.operators import dispatch
-from benchmarks.operators.baselines import Unseen, joined, line, lines
-from benchmarks.operators.communication import (
-    System,
-    by_ranks,
-    by_size,
-    collectives,
-    latency_bound,
-    left_out,
-    small_collectives,
-)
+from benchmarks.operators import communication, dispatch
+from benchmarks.operators.baselines import Unseen, error_within, joined, line, lines
 from costmodel.network.link_law import Calls
 from planner.measure.fit.law import Measured
 
@@ -44,24 +35,24 @@ def exchanged(name: str) -> Iterator[str]:
         Of the published table.
     """
     if name == "collectives":
-        systems = list(collectives())
-        yield from _of_collectives("collectives.csv, sizes left out", systems, by_size)
-        yield from _of_collectives("collectives.csv, numbers of ranks left out", systems, by_ranks)
+        systems = list(communication.collectives())
+        yield from _of_collectives("collectives.csv, sizes left out", systems, communication.by_size)
+        yield from _of_collectives("collectives.csv, numbers of ranks left out", systems, communication.by_ranks)
     elif name == "small":
         title = "small_collectives.csv.gz, numbers of ranks left out"
-        yield from _of_collectives(title, small_collectives(), by_ranks)
+        yield from _of_collectives(title, communication.small_collectives(), communication.by_ranks)
     else:
         yield from _of_dispatch()
 
 
 def _of_collectives(
-    title: str, systems: Iterable[System], fold_of: Callable[[Measured[Calls]], NDArray[np.intp]]
+    title: str, systems: Iterable[communication.System], fold_of: Callable[[Measured[Calls]], NDArray[np.intp]]
 ) -> Iterator[str]:
-    parts = [left_out(system, fold_of(system.samples)) for system in systems]
+    parts = [communication.left_out(system, fold_of(system.samples)) for system in systems]
     unseen = joined([part for part in parts if part is not None])
     print(f"{title}:")
     print("\n".join(lines(unseen)))
-    is_small, is_switched = latency_bound(unseen), np.char.find(unseen.systems, SWITCHED) >= 0
+    is_small, is_switched = communication.latency_bound(unseen), unseen["system"].str.contains(SWITCHED)
     if np.any(is_small):
         print(line("latency-bound", "", unseen[is_small]))
     judged = {"all": unseen}
@@ -69,8 +60,8 @@ def _of_collectives(
         judged[f"*{SWITCHED}"] = unseen[is_switched]
         print(line(f"*{SWITCHED}", "", unseen[is_switched]), flush=True)
     for name, some in judged.items():
-        if some.quantile(0.5) > MOST_OF_COLLECTIVES:
-            yield f"{title}, {name}: {some.quantile(0.5):.1%} in the median, of at most {MOST_OF_COLLECTIVES:.0%}."
+        if error_within(some, 0.5) > MOST_OF_COLLECTIVES:
+            yield f"{title}, {name}: {error_within(some, 0.5):.1%} in the median, of at most {MOST_OF_COLLECTIVES:.0%}."
     yield from _coverage(title, unseen)
 
 
@@ -83,7 +74,7 @@ def _of_dispatch() -> Iterator[str]:
         unseen = dispatch.left_out(samples, fold_of)
         print(f"dispatch.csv, {title} left out:")
         print("\n".join(lines(unseen)), flush=True)
-        seen = (unseen.quantile(0.5), unseen.quantile(0.9))
+        seen = (error_within(unseen, 0.5), error_within(unseen, 0.9))
         if fold_of is dispatch.by_ranks and any(own > most for own, most in zip(seen, MOST_OF_DISPATCH, strict=True)):
             median, most = MOST_OF_DISPATCH
             yield f"dispatch, {title}: {seen[0]:.1%} and {seen[1]:.1%}, of at most {median:.0%} and {most:.0%}."
@@ -91,6 +82,6 @@ def _of_dispatch() -> Iterator[str]:
 
 
 def _coverage(title: str, unseen: Unseen) -> Iterator[str]:
-    covered = float(np.mean(unseen.covered))
+    covered = float(np.mean(unseen["covered"]))
     if not COVERED[0] <= covered <= COVERED[1]:
         yield f"{title}: 90 % intervals hold {covered:.1%}, not {COVERED[0]:.0%} to {COVERED[1]:.0%}."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -67,14 +67,8 @@ class Group:
 
     def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Group:
         """Some of the samples."""
-        return Group(
-            device=self.device,
-            kind=self.kind,
-            name=self.name,
-            operators=self.operators[rows],
-            shapes=self.shapes[rows],
-            seconds=self.seconds[rows],
-            families=self.families[rows],
+        return replace(
+            self, **{name: getattr(self, name)[rows] for name in ("operators", "shapes", "seconds", "families")}
         )
 
     def __len__(self) -> int:

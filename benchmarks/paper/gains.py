@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from benchmarks.inputs import job_document
 from benchmarks.paper import rows
 from benchmarks.paper.checks import Basis, Check, Comparison, compare
 from costmodel.step.estimate import Estimate, estimate
@@ -88,25 +89,18 @@ def setting_problem(
 ) -> Problem:
     """Return the job of a setting of Table 6 in the paper's space, with further pins and entries of the search."""
     exclusive = [{"optimizer_offload": True, "sharding": level} for level in ("optimizer", "gradients", "weights")]
+    entries = {"forbid": exclusive, "framework_rules": False, "evidence": "any", **search}
     return load(
-        {
-            "model": "mofa-llama3-405b",
-            "cluster": {"device": "mofa-b", "num_devices": num_devices},
-            "training": {
-                "global_batch_size": global_batch_size,
-                "sequence_length": 8192,
-                "tokens": rows.TOKENS,
-                "precision": "mofa",
-            },
-            "search": {
-                "pin": {"cp": 1, **(pins or {})},
-                "forbid": exclusive,
-                "framework_rules": False,
-                "evidence": "any",
-                **search,
-            },
-            "top": TOP,
-        }
+        job_document(
+            "mofa-llama3-405b",
+            "mofa-b",
+            num_devices,
+            global_batch_size,
+            8192,
+            precision="mofa",
+            search={"pin": {"cp": 1, **(pins or {})}, **entries},
+            top=TOP,
+        )
     )
 
 

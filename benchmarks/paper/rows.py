@@ -86,30 +86,39 @@ def llama_strategy(row: Any, *, optimizer: str, vpp: int, mbs: int = 2, **featur
     """
     decisions: dict[str, Any] = {
         "tp": int(row.t),
-        "cp": 1,
-        "pp": int(row.p),
         "dp": int(row.d),
-        "ep": 1,
-        "etp": 1,
-        "vpp": vpp,
-        "group": int(default_microbatch_group(pp=int(row.p), vpp=vpp)),
-        "mbs": mbs,
         "sequence_parallel": True,
-        "schedule": Schedule.ONE_F_ONE_B,
-        "vocabulary": Vocabulary.ENDS,
         "sharding": Sharding.OPTIMIZER if optimizer == "dist" else Sharding.NONE,
-        "recompute": Recompute.NONE,
         "activation_offload": True,
         "optimizer_offload": optimizer == "cpu",
+        "tp_overlap": True,
+    }
+    return _strategy(row, vpp=vpp, mbs=mbs, **{**decisions, **features})
+
+
+def _strategy(row: Any, *, vpp: int, mbs: int, **decisions: Any) -> Strategy:
+    """Return the strategy of a row of any table, with decisions that are not those of most rows."""
+    usual: dict[str, Any] = {
+        "tp": 1,
+        "cp": 1,
+        "ep": 1,
+        "etp": 1,
+        "group": int(default_microbatch_group(pp=int(row.p), vpp=vpp)),
+        "sequence_parallel": False,
+        "schedule": Schedule.ONE_F_ONE_B,
+        "vocabulary": Vocabulary.ENDS,
+        "sharding": Sharding.NONE,
+        "recompute": Recompute.NONE,
+        "activation_offload": False,
         "token_dispatcher": TokenDispatcher.ALLTOALL,
         "cuda_graphs": CudaGraphs.NONE,
-        "tp_overlap": True,
+        "tp_overlap": False,
         "cp_overlap": False,
         "ep_overlap": False,
         "pp_overlap": True,
         "dp_overlap": False,
     }
-    return Strategy(**{**decisions, **features})
+    return Strategy(**{**usual, "pp": int(row.p), "vpp": vpp, "mbs": mbs, **decisions})
 
 
 def table6_strategy(row: Any) -> Strategy:
@@ -148,31 +157,9 @@ def table8_strategy(row: Any) -> Strategy:
 
     64 slots, one layer per chunk: the PP column is 126 hops.
     """
-    return Strategy(
-        tp=1,
-        cp=1,
-        pp=int(row.p),
-        dp=int(row.d * row.e),
-        ep=int(row.e),
-        etp=1,
-        vpp=64 // int(row.p),
-        group=int(default_microbatch_group(pp=int(row.p), vpp=64 // int(row.p))),
-        mbs=int(row.mbs),
-        sequence_parallel=False,
-        schedule=Schedule.ONE_F_ONE_B,
-        vocabulary=Vocabulary.ENDS,
-        sharding=Sharding.NONE,
-        recompute=Recompute.NONE,
-        activation_offload=False,
-        optimizer_offload=True,
-        token_dispatcher=TokenDispatcher.ALLTOALL,
-        cuda_graphs=CudaGraphs.NONE,
-        tp_overlap=False,
-        cp_overlap=False,
-        ep_overlap=True,
-        pp_overlap=True,
-        dp_overlap=False,
-    )
+    ep = int(row.e)
+    decisions = {"dp": int(row.d) * ep, "ep": ep, "optimizer_offload": True, "ep_overlap": True}
+    return _strategy(row, vpp=64 // int(row.p), mbs=int(row.mbs), **decisions)
 
 
 def chunks_per_rank(row: Any) -> int:

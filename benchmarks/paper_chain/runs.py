@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from pathlib import Path
 
-from benchmarks.accuracy.metrics import read_table
+from benchmarks.accuracy.metrics import grouped, read_table
+from benchmarks.inputs import read_rows
 from costmodel.errors import SpecError
 from planner.jobs.run_jobs import References, Run
 from planner.measure.runs.predictions import Case, case
@@ -98,7 +99,7 @@ def measured_runs(path: Path = COMPONENTS) -> tuple[list[MeasuredRun], Reference
     rows, known = read_table()
     own = [row for row in rows if isinstance(row, Run) and row.id.startswith(PREFIX)]
     found = []
-    for folder, components in _components(path).items():
+    for folder, components in grouped(read_rows(path, COLUMNS), itemgetter("folder")).items():
         one = case(_row(folder, own), known)
         repeats = (row for row in own if _layout(row) == _layout(one.run) and row.id != one.run.id)
         found.append(
@@ -112,17 +113,6 @@ def measured_runs(path: Path = COMPONENTS) -> tuple[list[MeasuredRun], Reference
             )
         )
     return found, known
-
-
-def _components(path: Path) -> dict[str, list[dict[str, str]]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        if missing := [name for name in COLUMNS if name not in (reader.fieldnames or ())]:
-            raise SpecError(str(path), f"lacks the columns {', '.join(missing)}.")
-        of_runs: dict[str, list[dict[str, str]]] = {}
-        for row in reader:
-            of_runs.setdefault(row["folder"], []).append(row)
-    return of_runs
 
 
 def _seconds(row: Mapping[str, str], column: str, path: Path) -> float:

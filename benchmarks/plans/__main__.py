@@ -14,7 +14,8 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from benchmarks.plans.laws import JOBS, document
+from benchmarks.inputs import job_document
+from benchmarks.plans.laws import JOBS
 from benchmarks.targets.jobs import Answer, became
 from costmodel.errors import SpecError
 from planner.frameworks import TARGETS, export
@@ -69,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wrong = 0
     for job in JOBS:
         began = time.perf_counter()
-        report = plan(load(document(*job)))
+        report = plan(load(job_document(*job)))
         seconds = time.perf_counter() - began
         found = list(complaints(report)) if report.plans else ["no plan"]
         wrong += bool(found)
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"    {text}")
     print(f"{len(JOBS) - wrong} of {len(JOBS)} plans are ones that one would run")
     for target in TARGETS:
-        found_for = [became(document(*job, search={}), target) for job in JOBS]
+        found_for = [became(job_document(*job, search={}), target) for job in JOBS]
         counts = Counter(one.answer for one in found_for)
         print(f"{target:<16} {', '.join(f'{answer} {counts[answer]}' for answer in Answer if counts[answer])}")
         wrong += counts[Answer.WRONG]

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
-from costmodel import catalog
 from costmodel.record import record
 from planner.uncertainty.counts import ANY
 from planner.uncertainty.peaks import ODD_DEVIATION, ODD_SHARE, OWN_ROWS, Law, share_below
@@ -139,8 +137,6 @@ def _density(value: float, mean: float, deviation: float) -> float:
     return math.exp(-(((value - mean) / deviation) ** 2) / 2) / (deviation * math.sqrt(2 * math.pi))
 
 
-TOKENS = 1e12
-
 JOBS: tuple[tuple[str, str, int, int, int], ...] = (
     ("gpt2-xl", "v100-32gb-sxm", 4, 128, 1024),
     ("llama3-8b", "h100-80gb-sxm", 8, 128, 8192),
@@ -159,11 +155,3 @@ JOBS: tuple[tuple[str, str, int, int, int], ...] = (
     ("nemotron-3-nano-30b-a3b", "h100-80gb-sxm", 64, 768, 8192),
 )
 """Model, device, number of devices, sequences per step, tokens per sequence: dense, with experts, hybrid."""
-
-
-def document(model: str, device: str, num_devices: int, batch: int, length: int, **entries: Any) -> dict[str, Any]:
-    """One of them as a job, with more entries."""
-    training: dict[str, Any] = {"global_batch_size": batch, "sequence_length": length, "tokens": TOKENS}
-    if "bf16" not in catalog.device(device).peak_flops:
-        training["precision"] = "fp16"
-    return {"model": model, "cluster": {"device": device, "num_devices": num_devices}, "training": training, **entries}

@@ -81,18 +81,14 @@ ON_BYTES: tuple[Callable[[Random, bytes], bytes], ...] = (
     lambda random, data: data.replace(data[_part(random, data)] or b"a", b"", 1),
     lambda random, data: _put_in(random, data, data[_part(random, data)] * random.choice((1, 2, 100))),
     lambda random, data: _put_in(random, data, values.text(random).encode("utf-8", "surrogatepass")),
-    lambda random, data: _put_in(
-        random, data, random.choice((b"\x00", b"\xff\xfe", b"\x1b[2J", b"\x07", b"\x0c", b"\xed\xa0\x80"))
-    ),
+    lambda random, data: _put_in(random, data, random.choice(ODD_BYTES)),
     _moved_lines,
     _encoded,
     lambda random, data: data.replace(b"\n", random.choice((b"\r\n", b"\r", b"", b"\n\n", b"\t"))),
     _deep,
     _long,
     _bomb,
-    lambda random, data: random.choice(
-        (b"", b" ", b"\n", b"null", b"[]", b"{}", b"0", b'""', b"---\n---\n", b"%YAML 9.9\n---\n")
-    ),
+    lambda random, data: random.choice(WHOLE),
     lambda random, data: bytes(random.randrange(256) for _ in range(random.choice((1, 20, 2000)))),
 )
 
@@ -192,44 +188,13 @@ def csv_changed(random: Random, data: bytes) -> bytes:
     return out.getvalue().encode("utf-8", "surrogatepass")
 
 
-SHELL = (
-    "while true; do :; done\n",
-    "A=$A$A$A$A\n" * 40,
-    "A=aaaaaaaaaa\n" + "A=$A$A$A$A$A$A$A$A\n" * 12,
-    "f() { f; }; f\n",
-    "f() { f; f; }; f\n",
-    "source $0\n",
-    ". ./script.sh\n",
-    'eval "$X"\n',
-    "for i in $(seq 1 1000000000); do A+=($i); done\n",
-    "for i in {1..999999999}; do A+=($i); done\n",
-    "for ((i=0;;i++)); do A[$i]=$i; done\n",
-    "A=$((9**9**9))\n",
-    "A=$((1/0))\n",
-    "A=$((A=A+1))\n",
-    "A[999999999999]=1\n",
-    "cat <<EOF\n$(touch CANARY)\nEOF\n",
-    "cat <<EOF\n",
-    "case $X in\n",
-    "if [ ; then\n",
-    "declare -n A=A\n",
-    "printf '%1000000000d' 1\n",
-    "A=${A//a/aaaaaaaaaaaaaaaaaaaaaaaa}\n" * 9,
-    "exec touch CANARY\n",
-    "trap 'touch CANARY' EXIT\n",
-    'python -c \'open("CANARY", "w")\'\n',
-    "srun --nodes 64 bash -c 'touch CANARY'\n",
-)
-"""Lines of scripts that run for ever, grow without bound, or leave a file behind."""
-
-
 def script_changed(random: Random, data: bytes) -> bytes:
     """A script with other words, and lines that do what no training does."""
     lines = data.decode("utf-8").splitlines(keepends=True)
     for _ in range(random.choice((1, 1, 2, 4))):
         place = random.randrange(len(lines) + 1)
         if random.random() < 0.3:
-            lines.insert(place, random.choice(SHELL))
+            lines.insert(place, random.choice(values.SHELL))
             continue
         words = lines[place].split(" ") if place < len(lines) else [""]
         words[random.randrange(len(words))] = values.text(random).replace("\n", " ")

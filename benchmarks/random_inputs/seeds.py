@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
 import io
 import json
@@ -18,51 +17,13 @@ from benchmarks.traces.synthetic.drawn import SteadyDurations
 from costmodel import catalog
 from planner.cli import main
 from planner.jobs.cluster import device_text
-from planner.measure.sample.table import COLUMNS
 from planner.measure.traces.writing import write_trace
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data"
 
-MODEL = b"""{"model_type": "llama", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4,
-"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 1000, "tie_word_embeddings": false}
-"""
-
-JOB = b"""\
-model: {name: tiny, hidden_size: 256, num_layers: 4, num_heads: 4, ffn_hidden_size: 512, vocab_size: 1000}
-cluster: {device: h100-80gb-sxm, num_devices: 8, framework: megatron-lm-0.14, internode_bandwidth: 50GB/s}
-training: {global_batch_size: 32, sequence_length: 2k, tokens: 1B, precision: bf16}
-settings: {gradient_dtype: fp32}
-reliability: {failures_per_node_day: 0.01, mttr_seconds: 5min, storage_bandwidth: 10GB/s}
-search: {stages: even, pin: {tp: 2}, allow: {recompute: [none, full]}, limits: ["tp <= 4"], time_limit_seconds: 2}
-strategy: {tp: 2, pp: 1, mbs: 1, recompute: none}
-costs: {price_per_device_hour: 2.5, currency: USD}
-objective: step_time
-top: 2
-"""
-
-CANDIDATES = b"tp,pp,mbs,recompute\n1,1,1,none\n2,1,1,full\n4,2,1,selective\n"
-
-SMALL_RUNS = b"""\
-runs:
-  - name: two layers
-    job: {model.num_layers: 2}
-    strategy: {pp: 1}
-    step_seconds: 0.02
-    peak_memory_gib: 3.2
-    memory_kind: allocated
-"""
-
-OVERRIDES = b"name,training.global_batch_size,search.pin.tp\none,32,1\ntwo,64,2\n"
-
-MACHINE = {"spread": "0.01", "repeats": "9", "device": "X", "driver": "1", "software": "torch", "dtype": "bf16"}
-SAMPLED = (
-    {"operator": "matmul", "m": "1024", "n": "1024", "k": "1024", "seconds": "2e-05"},
-    {"operator": "matmul", "m": "4096", "n": "4096", "k": "4096", "seconds": "0.0004"},
-    {"operator": "copy", "nbytes": "67108864", "seconds": "8e-05"},
-    {"operator": "launch", "n": "100", "seconds": "3e-06"},
-)
-"""Rows of a table of samples."""
+FILES = {path.name: path.read_bytes() for path in sorted(Path(__file__).with_name("files").iterdir())}
+"""Small inputs: a job, its model, its strategies, its runs cut down, its variants, and samples."""
 
 MAX_RUNS = 4
 """Rows of a table of runs: a fit of more takes seconds."""
@@ -101,12 +62,15 @@ def seeds() -> Seeds:
     rows = (ROOT / "benchmarks" / "measured_runs" / "runs.csv").read_text(encoding="utf-8").splitlines()[: MAX_RUNS + 1]
     plan, results = _written()
     return Seeds(
-        jobs=(JOB, JOB, *(each for each in examples if b"model: deepseek" not in each and b"405b" not in each)),
-        configs=(MODEL, *(path.read_bytes() for path in sorted((DATA / "hf_configs").glob("*.json")))),
+        jobs=(
+            *[FILES["job.yaml"]] * 2,
+            *(each for each in examples if b"model: deepseek" not in each and b"405b" not in each),
+        ),
+        configs=(FILES["config.json"], *(path.read_bytes() for path in sorted((DATA / "hf_configs").glob("*.json")))),
         scripts=tuple(path.read_bytes() for path in launches if path.suffix == ".sh"),
         launches=tuple((path.suffix, path.read_bytes()) for path in launches if path.suffix != ".sh"),
         runs="\n".join(rows).encode(),
-        samples=_table(),
+        samples=FILES["samples.csv"],
         plan=plan,
         results=results,
         device=device_text(catalog.device_entry("h100-80gb-sxm")).encode(),
@@ -118,7 +82,7 @@ def _written() -> tuple[bytes, bytes]:
     """A report of a tiny job, and a line of a batch with it."""
     with TemporaryDirectory() as name, redirect_stdout(io.StringIO()):
         folder = Path(name)
-        (folder / "job.yaml").write_bytes(JOB)
+        (folder / "job.yaml").write_bytes(FILES["job.yaml"])
         main(["plan", str(folder / "job.yaml"), "--format", "json", "-o", str(folder / "plan.json")])
         plan = (folder / "plan.json").read_bytes()
     whole = json.loads(plan)
@@ -133,14 +97,6 @@ def _written() -> tuple[bytes, bytes]:
         "plans": [{**each, **each["training_run"]} for each in whole["plans"]],
     }
     return plan, (json.dumps(line) + "\n").encode() * 2
-
-
-def _table() -> bytes:
-    out = io.StringIO()
-    writer = csv.DictWriter(out, COLUMNS, restval="", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({"pass": "forward", **MACHINE, **row} for row in SAMPLED)
-    return out.getvalue().encode()
 
 
 def _trace() -> bytes:

@@ -8,7 +8,7 @@ from random import Random
 
 from benchmarks.random_inputs import values
 from benchmarks.random_inputs.mutations import bytes_changed, csv_changed, json_changed, script_changed, yaml_changed
-from benchmarks.random_inputs.seeds import CANDIDATES, JOB, MODEL, OVERRIDES, SMALL_RUNS, seeds
+from benchmarks.random_inputs.seeds import FILES, seeds
 
 OUTPUT = "written.out"
 """What a command may write."""
@@ -38,6 +38,8 @@ class Trial:
 
 
 Change = Callable[[Random, bytes], bytes]
+
+JOB = FILES["job.yaml"]
 
 
 def _changed(random: Random, data: bytes, change: Change) -> bytes:
@@ -118,23 +120,8 @@ ONE_LINE = "plan llama3-8b 8xh100-80gb-sxm --batch 64 --sequence 4k --tokens 1B 
 
 def options(random: Random) -> Trial:
     """Words of a command line, each of which may be anything."""
-    line = ONE_LINE.split()
-    commands: tuple[list[str], ...] = (
-        ["estimate", *line[1:-2], "tp=2"],
-        ["estimate", *line[1:-2], "tp=8", "mbs=4", "--format", "csv"],
-        ["init", *line[1:-2]],
-        ["catalog", "models", "llama3-8b", "sequence_length=8k", "attention=causal"],
-        ["catalog", "h100"],
-        ["catalog", "schemas", "job"],
-        ["calibrate", "runs.csv", "-o", OUTPUT, "--device", "h100"],
-        ["export", "plan.json", "--target", "megatron-lm", "--number", "1"],
-        ["batch", "results.jsonl", "--by", "mfu", "--top", "3"],
-        ["trace", "read", "trace.json"],
-        ["import", "script.sh", "cluster.device=h100"],
-        ["sample", "--budget", "1s", "-o", "nowhere/samples.csv"],
-        ["batch", "nowhere.yaml", "-o", "nowhere/out.jsonl", "--processes", "1"],
-    )
-    words = list(random.choice(commands)) if random.random() < 0.9 else line
+    line = random.choice(values.COMMAND_LINES) if random.random() < 0.9 else ONE_LINE
+    words = line.split()
     for _ in range(random.choice((1, 1, 2, 3))):
         place = random.randrange(len(words))
         match random.randrange(4):
@@ -147,7 +134,7 @@ def options(random: Random) -> Trial:
             case _:
                 words[place if place else random.randrange(len(words))] = values.text(random)
     files = {"plan.json": seeds().plan, "results.jsonl": seeds().results, "trace.json": seeds().trace}
-    files |= {"script.sh": seeds().scripts[0], "runs.csv": seeds().runs, "config.json": MODEL}
+    files |= {"script.sh": seeds().scripts[0], "runs.csv": seeds().runs, "config.json": FILES["config.json"]}
     return Trial(kind="options", words=tuple(map(_argument, words)), files=files)
 
 
@@ -161,7 +148,7 @@ def device(random: Random) -> Trial:
 def candidates(random: Random) -> Trial:
     """A list of strategies."""
     whole = JOB.replace(b"search: {stages: even,", b"search: {stages: even, candidates: ./list.csv,")
-    files = {"list.csv": _changed(random, CANDIDATES, csv_changed), "job.yaml": whole}
+    files = {"list.csv": _changed(random, FILES["list.csv"], csv_changed), "job.yaml": whole}
     return Trial(kind="candidates", words=("plan", "job.yaml", "--time-limit", "1"), files=files)
 
 
@@ -195,14 +182,14 @@ def results(random: Random) -> Trial:
 
 def overrides(random: Random) -> Trial:
     """Rows of a batch; the job stays so small that each is planned at once."""
-    files = {"rows.csv": _changed(random, OVERRIDES, csv_changed), "job.yaml": JOB}
+    files = {"rows.csv": _changed(random, FILES["rows.csv"], csv_changed), "job.yaml": JOB}
     words = ("batch", "job.yaml", "--overrides", "rows.csv", "-o", OUTPUT, "--processes", "1", "--timeout", "15")
     return Trial(kind="overrides", words=words, files=files)
 
 
 def small_runs(random: Random) -> Trial:
     """Runs of a job cut down."""
-    files = {"small.yaml": _changed(random, SMALL_RUNS, yaml_changed), "job.yaml": JOB}
+    files = {"small.yaml": _changed(random, FILES["small.yaml"], yaml_changed), "job.yaml": JOB}
     return Trial(kind="small runs", words=("trace", "project", "small.yaml", "--job", "job.yaml"), files=files)
 
 

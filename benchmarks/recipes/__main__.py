@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from benchmarks.inputs import read_yaml
 from benchmarks.measured_runs.architectures import Architecture, architectures, of_catalog
 from benchmarks.measured_runs.columns import COLLECTED, JOB
 from benchmarks.measured_runs.conversion import convert
@@ -49,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path, help="where megatron_bridge.csv and dgxc.csv are")
     parser.add_argument("-o", "--output", type=Path, default=CATALOG, help="folder to write to (default: the catalog)")
     options = parser.parse_args(arguments)
-    rows = recipe_rows(read_published(options.folder), yaml.safe_load(MODELS.read_text(encoding="utf-8")))
+    rows = recipe_rows(read_published(options.folder), read_yaml(MODELS))
     for publisher, file in FILES.items():
         own = [row for row in rows if row["source"] == publisher]
         (options.output / file).write_text(table(own), encoding="utf-8")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.accuracy.metrics import grouped
+from benchmarks.inputs import read_rows
 from costmodel.catalog.releases import release_of
 
 BRIDGE, DGXC = "Megatron-Bridge", "dgxc-benchmarking"
@@ -83,7 +84,7 @@ def _layout(one: Published) -> tuple[str, ...]:
 
 
 def _bridge_rows(path: Path) -> Iterator[Published]:
-    for row in _rows(path):
+    for row in read_rows(path):
         release = row["container"] or CONTAINERS[row["release"]]
         yield Published(
             publisher=BRIDGE,
@@ -97,7 +98,7 @@ def _bridge_rows(path: Path) -> Iterator[Published]:
 
 
 def _dgxc_rows(path: Path) -> Iterator[Published]:
-    for row in _rows(path):
+    for row in read_rows(path):
         if row["kind"] != "pretrain":
             continue
         release = row["container"].removesuffix(".00")
@@ -114,21 +115,13 @@ def _dgxc_rows(path: Path) -> Iterator[Published]:
             )
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
 def _cells(row: Mapping[str, str], publisher: str) -> dict[str, str]:
     return {name: cell for name, cell in sorted(row.items()) if name not in ORIGIN[publisher]}
 
 
 def _distinct(rows: Iterable[Published]) -> Iterator[Published]:
     """Each layout once: all its releases and scales, the file and name of the newest, the cells of the smallest."""
-    same: dict[tuple[str, ...], list[Published]] = {}
-    for row in rows:
-        same.setdefault((row.framework.split(" ")[0], *_layout(row)), []).append(row)
-    for found in same.values():
+    for found in grouped(rows, lambda row: (row.framework.split(" ")[0], *_layout(row))).values():
         newest = max(found, key=lambda one: _number(one.releases[0]))
         smallest = min(found, key=lambda one: one.scales)
         yield Published(

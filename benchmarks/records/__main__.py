@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import csv
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.accuracy.metrics import NEWER, RUNS, read_table
+from benchmarks.accuracy.metrics import NEWER, RUNS, grouped, read_table
+from benchmarks.inputs import read_rows
 from benchmarks.output import format_csv
 from costmodel.models.flops import model_flops_per_token
 from costmodel.models.patterns import COLUMNS as SHAPE
@@ -78,10 +78,7 @@ def is_pretraining(run: Run) -> bool:
 
 def best_rows(rows: Iterable[Mapping[str, str]]) -> Iterator[dict[str, str]]:
     """Each row that no other one of its kind, as late or later, is as fast as."""
-    kinds: dict[tuple[str, ...], list[Mapping[str, str]]] = {}
-    for row in rows:
-        kinds.setdefault(_kind(row), []).append(row)
-    for same in kinds.values():
+    for same in grouped(rows, _kind).values():
         fastest = 0.0
         for row in sorted(same, key=lambda one: (-_month(one), -_rate(one), one["id"])):
             if _rate(row) > fastest:
@@ -150,12 +147,8 @@ def _remarks(run: Run, notes: str) -> Iterator[str]:
 
 def collected_notes() -> dict[str, str]:
     """Return notes and, in a line of its own, the column ``force_balance`` of collected rows, by id."""
-    found = {}
-    for path in (COLLECTED / "runs.csv", COLLECTED / "newer.csv"):
-        with path.open(encoding="utf-8", newline="") as file:
-            for row in csv.DictReader(file):
-                found[row["id"]] = f"{row['notes']}\n{row.get('force_balance') or ''}"
-    return found
+    rows = [row for name in ("runs.csv", "newer.csv") for row in read_rows(COLLECTED / name)]
+    return {row["id"]: f"{row['notes']}\n{row.get('force_balance') or ''}" for row in rows}
 
 
 if __name__ == "__main__":

@@ -7,47 +7,17 @@ from collections.abc import Iterator
 from itertools import count, islice
 from typing import Any
 
-from benchmarks.targets.jobs import MODELS, PRECISIONS, SETTINGS
+from benchmarks.inputs import job_document, read_yaml
+from benchmarks.targets.jobs import DRAWN as OF_TARGETS
+from benchmarks.targets.jobs import MODELS
 from costmodel import catalog
 from costmodel.errors import PlanningError
 from planner import load
 from planner.frameworks import TARGETS
 from planner.search.runnable import require_runnable
 
-DEVICES = ("a100-80gb-sxm", "l40s", "h100-80gb-sxm", "h200", "b200", "gb200", "mi300x")
-NODES = (1, 2, 3, 4, 6, 8, 12)
-SMALL_LAYERS = (7, 11, 13, 19, 23, 31, 37, 61)
-"""Layers of models that are made up: few pipelines divide them."""
-
-BASES = (
-    "llama3-8b",
-    "qwen3-8b",
-    "deepseek-v2",
-    "deepseek-v3",
-    "qwen3-30b-a3b",
-    "moonlight-16b-a3b",
-    "gemma-3-27b-text",
-)
-"""Models whose first layers make a small one: dense, alternating, with experts behind dense layers, with MTP."""
-
-STACKS = (
-    None,
-    None,
-    None,
-    "megatron-lm-0.17",
-    "megatron-core-0.14",
-    "megatron-lm-2021",
-    "torchtitan-0.1",
-    "gpt-neox-2.0",
-)
-"""Frameworks of jobs without a target; None: the planner's own choice."""
-
-SETTINGS_OF_SEVERAL: dict[str, tuple[Any, ...]] = {
-    **SETTINGS,
-    "moments_dtype": (["fp32", "bf16"],),
-    "offloaded_states": ("any", 0.5),
-    "loss": (["fused", "unfused"],),
-}
+DRAWN = read_yaml(__file__)
+SETTINGS = {**OF_TARGETS["settings"], **DRAWN["settings"]}
 
 
 def random_jobs(seed: int, number: int, seconds: float) -> Iterator[dict[str, Any]]:
@@ -69,14 +39,19 @@ def random_jobs(seed: int, number: int, seconds: float) -> Iterator[dict[str, An
 
 def _drawn(chooser: random.Random, seconds: float) -> dict[str, Any]:
     model = chooser.choice(MODELS) if chooser.random() < 0.5 else _small_model(chooser)
-    device = chooser.choice(DEVICES)
+    device = chooser.choice(DRAWN["devices"])
     per_node = catalog.device(device).devices_per_node
     pp = chooser.choice((3, 5, 6, 7, 4, 8, 12))
-    num_devices = chooser.choice(NODES) * per_node * (pp if pp in (3, 5, 6, 7) else 1)
-    num_layers = load(_job(model, device, num_devices, 64)).facts.model.num_layers
-    job = _job(model, device, num_devices, chooser.choice((2, 3, 4)) * num_devices)
-    job["training"]["sequence_length"] = chooser.choice((1024, 4096, 8192))
-    job["training"]["precision"] = chooser.choice(PRECISIONS)
+    num_devices = chooser.choice(DRAWN["nodes"]) * per_node * (pp if pp in (3, 5, 6, 7) else 1)
+    num_layers = load(job_document(model, device, num_devices, 64, 4096)).facts.model.num_layers
+    job = job_document(
+        model,
+        device,
+        num_devices,
+        chooser.choice((2, 3, 4)) * num_devices,
+        chooser.choice((1024, 4096, 8192)),
+        precision=chooser.choice(OF_TARGETS["precisions"]),
+    )
     vpp = chooser.choice((None, None, 1, 2, 3))
     pins = {"pp": pp} if vpp is None or pp * vpp > num_layers else {"pp": pp, "vpp": vpp}
     job["search"] = {"time_limit_seconds": seconds, "pin": pins, "stages": chooser.choice(("even", "layers", "free"))}
@@ -88,10 +63,10 @@ def _drawn(chooser: random.Random, seconds: float) -> dict[str, Any]:
     if chooser.random() < 0.15:
         job["strategy"] = {"tp": 2, "recompute": "full", "tp_overlap": True, "layout": f"{num_layers}"}
         job["strategy"] = {name: own for name, own in job["strategy"].items() if chooser.random() < 0.6}
-    for name in chooser.sample(sorted(SETTINGS_OF_SEVERAL), k=chooser.choice((0, 0, 1, 2))):
-        job.setdefault("settings", {})[name] = chooser.choice(SETTINGS_OF_SEVERAL[name])
+    for name in chooser.sample(sorted(SETTINGS), k=chooser.choice((0, 0, 1, 2))):
+        job.setdefault("settings", {})[name] = chooser.choice(SETTINGS[name])
     target = chooser.choice((None, *TARGETS, "megatron-lm", "megatron-bridge"))
-    stack = chooser.choice(STACKS)
+    stack = chooser.choice(DRAWN["stacks"])
     if target is not None:
         job["search"]["target"] = target
         if target in ("deepspeed", "accelerate"):
@@ -101,19 +76,11 @@ def _drawn(chooser: random.Random, seconds: float) -> dict[str, Any]:
     return job
 
 
-def _job(model: Any, device: str, num_devices: int, batch: int) -> dict[str, Any]:
-    return {
-        "model": model,
-        "cluster": {"device": device, "num_devices": num_devices},
-        "training": {"global_batch_size": batch, "sequence_length": 4096, "tokens": 1e12},
-    }
-
-
 def _small_model(chooser: random.Random) -> dict[str, Any]:
     """A made-up model of an odd number of layers: dense, with experts behind dense layers, or of a known base."""
-    base = chooser.choice(BASES)
-    most = load(_job(base, "h100-80gb-sxm", 8, 64)).facts.model.num_layers
-    return {"base": base, "num_layers": chooser.choice([own for own in SMALL_LAYERS if own < most])}
+    base = chooser.choice(DRAWN["bases"])
+    most = load(job_document(base, "h100-80gb-sxm", 8, 64, 4096)).facts.model.num_layers
+    return {"base": base, "num_layers": chooser.choice([own for own in DRAWN["layers"] if own < most])}
 
 
 def _is_sound(job: dict[str, Any]) -> bool:

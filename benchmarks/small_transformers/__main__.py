@@ -18,16 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.output import conclude, print_lines, refuse_wrong_input
-from benchmarks.small_transformers.composition import (
-    by_learning,
-    compared,
-    composed,
-    exactly,
-    lines,
-    mean_error,
-    planned,
-    points_of,
-)
+from benchmarks.small_transformers import composition
 from benchmarks.small_transformers.configurations import Configuration, configurations
 from benchmarks.small_transformers.measure import ENVIRONMENT, measure, read_steps
 from costmodel.errors import SpecError, did_you_mean
@@ -94,7 +85,7 @@ def _alone() -> None:
 def _sample(arguments: argparse.Namespace) -> None:
     _alone()
     others = configurations("measured" if arguments.exact else "sampled")
-    points = points_of(others, DTYPES[arguments.on])
+    points = composition.points_of(others, DTYPES[arguments.on])
     counts = sample_operators(
         arguments.sample,
         budget_seconds=arguments.seconds,
@@ -112,14 +103,14 @@ def _compare(arguments: argparse.Namespace, chosen: Sequence[Configuration]) -> 
     steps, dtype = read_steps(arguments.steps), DTYPES[arguments.on]
     if arguments.device:
         precision = arguments.precision or dtype
-        predicted = {one.name: planned(one, arguments.device, precision=precision) for one in chosen}
+        predicted = {one.name: composition.planned(one, arguments.device, precision=precision) for one in chosen}
     else:
         samples = read_samples(arguments.samples)
-        seconds = exactly(samples) if arguments.exact else by_learning(samples)
-        predicted = {one.name: composed(one, seconds, dtype) for one in chosen}
-    rows = compared(chosen, steps, predicted)
-    print_lines(lines(rows))
-    mean, most = mean_error(rows), LIMITS[arguments.on]
+        seconds = composition.exactly(samples) if arguments.exact else composition.by_learning(samples)
+        predicted = {one.name: composition.composed(one, seconds, dtype) for one in chosen}
+    rows = composition.compared(chosen, steps, predicted)
+    print_lines(composition.lines(rows))
+    mean, most = composition.mean_error(rows), LIMITS[arguments.on]
     return conclude([] if mean <= most else [f"mean error {mean:.1%} of at most {most:.0%}."])
 
 

@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from benchmarks.inputs import read_rows
 from benchmarks.small_transformers.configurations import Configuration
 from benchmarks.small_transformers.transformer import Training
 from costmodel.errors import SpecError
@@ -176,13 +177,8 @@ def _step(seconds: Sequence[float], processor_seconds: Sequence[float]) -> Step:
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
-    try:
-        with path.open(encoding="utf-8", newline="") as stream:
-            table = csv.DictReader(stream)
-            rows = list(table)
-    except OSError as error:
-        raise SpecError(str(path), f"cannot be read: {error.strerror or error}.") from None
-    if tuple(table.fieldnames or ()) != COLUMNS:
+    rows = read_rows(path, COLUMNS)
+    if rows and tuple(rows[0]) != COLUMNS:
         raise SpecError(str(path), f"is no table of steps, whose columns are {', '.join(COLUMNS)}.")
     for number, row in enumerate(rows, start=2):
         for name in ("seconds", "processor_seconds"):

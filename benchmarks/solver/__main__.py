@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.inputs import job_document
 from benchmarks.output import conclude
 from benchmarks.solver.ablation import run_ablation
 from benchmarks.solver.certificates import run_certificates
@@ -146,19 +147,9 @@ def a_job(model: str, num_devices: int) -> Problem:
     Every set of modules makes 27 times as many strategies, too many to enumerate; ``tests/oracle`` has small jobs with
     all of them.
     """
-    problem = load(
-        {
-            "model": model,
-            "cluster": {"device": DEVICE, "num_devices": num_devices},
-            "training": {
-                "global_batch_size": max(MIN_BATCH, num_devices),
-                "sequence_length": SEQUENCE_LENGTHS[model],
-                "tokens": 1e12,
-            },
-            "search": {"stages": "even", "memory_headroom_gib": 0, "evidence": "any"},
-            "top": 1,
-        }
-    )
+    search = {"stages": "even", "memory_headroom_gib": 0, "evidence": "any"}
+    batch, length = max(MIN_BATCH, num_devices), SEQUENCE_LENGTHS[model]
+    problem = load(job_document(model, DEVICE, num_devices, batch, length, search=search, top=1))
     chosen = tuple(map(int, cheap_recompute(problem.facts.model, problem.facts.cluster.framework)))
     return replace(problem, search=replace(problem.search, allow={**problem.search.allow, "recompute": chosen}))
 

@@ -17,7 +17,7 @@ from math import inf
 
 import numpy as np
 
-from benchmarks.plans.laws import document
+from benchmarks.inputs import job_document
 from benchmarks.solver.alone import run_alone
 from constraints.cp_sat import TICK_SECONDS, cp_model
 from constraints.rule import sentence
@@ -95,7 +95,7 @@ def run_ablation() -> Iterator[str]:
     )
     for model in MODELS:
         for device, number in CLUSTERS:
-            problem = load(document(model, device, number, BATCH, LENGTH))
+            problem = load(job_document(model, device, number, BATCH, LENGTH))
             outcome = search_each(problem).outcome
             if not outcome.strategies:
                 continue

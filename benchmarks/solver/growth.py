@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.plans.laws import document
+from benchmarks.inputs import job_document
 from benchmarks.solver.stages import with_layers
 from costmodel.strategy import ENUMS, FLAGS
 from planner import load, plan
@@ -44,7 +44,7 @@ MAX_EXPONENT = 0.15
 """Power of the number of devices with which processor time may grow."""
 MAX_RESIDENT_MB = 220
 
-WARM_UP = document("llama3-8b", DEVICE, 8, 128, LENGTH)
+WARM_UP = job_document("llama3-8b", DEVICE, 8, 128, LENGTH)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,7 +77,7 @@ def run_growth() -> Iterator[str]:
         numbers = [number for number in NUM_DEVICES if number >= FEWEST.get(model, 0)]
         found = []
         for number in numbers:
-            job = document(model, DEVICE, number, max(LEAST_BATCH, number), LENGTH)
+            job = job_document(model, DEVICE, number, max(LEAST_BATCH, number), LENGTH)
             found.append((yield from _price(f"{model} on {number:,}", job)).seconds)
         exponent = fitted_exponent(numbers, found)
         print(f"{model}: devices^{exponent:.3f}", flush=True)
@@ -86,7 +86,7 @@ def run_growth() -> Iterator[str]:
     name, number = OF_LAYERS
     found = []
     for layers in NUM_LAYERS:
-        job = document(name, DEVICE, number, LEAST_BATCH, LENGTH)
+        job = job_document(name, DEVICE, number, LEAST_BATCH, LENGTH)
         found.append((yield from _price(f"{name} with {layers} layers on {number:,}", job, layers)).seconds)
     print(f"layers^{fitted_exponent(NUM_LAYERS, found):.3f}", flush=True)
     yield from _features(*OF_FEATURES)
@@ -99,7 +99,7 @@ def fitted_exponent(sizes: Sequence[int], seconds: Sequence[float]) -> float:
 
 def _features(name: str, number: int) -> Iterator[str]:
     def job(pins: dict[str, Any]) -> dict[str, Any]:
-        return document(name, DEVICE, number, LEAST_BATCH, LENGTH, search={"pin": pins})
+        return job_document(name, DEVICE, number, LEAST_BATCH, LENGTH, search={"pin": pins})
 
     everything = yield from _price(f"{name} on {number}, features open", job({}))
     pins = everything.strategy

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.inputs import job_document
 from costmodel.catalog import models
 from costmodel.pipelines.simulator import MOST_PASSES
 from costmodel.pipelines.stages import virtual_stage_layers
@@ -144,16 +145,8 @@ def a_random_job(chooser: random.Random) -> dict[str, Any]:
     search: dict[str, Any] = {"framework_rules": chooser.random() < 0.7, "evidence": "any"}
     if chooser.random() < SHARE_OTHER_SCHEDULES:
         search = {"framework_rules": False, "evidence": "any", "allow": {"schedule": [one.text for one in Schedule]}}
-    return {
-        "model": chooser.choice(models()),
-        "cluster": {"device": chooser.choice(DEVICES), "num_devices": num_devices},
-        "training": {
-            "global_batch_size": num_devices * chooser.choice([1, 2, 4, 8]),
-            "sequence_length": 4096,
-            "tokens": 1e12,
-        },
-        "search": search,
-    }
+    model, device = chooser.choice(models()), chooser.choice(DEVICES)
+    return job_document(model, device, num_devices, num_devices * chooser.choice([1, 2, 4, 8]), 4096, search=search)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from benchmarks.inputs import job_document
 from costmodel.facts.model import Model
 from costmodel.step.estimate import estimate
 from costmodel.step.step import cost
@@ -127,25 +128,15 @@ def tight_problem(chooser: random.Random) -> Problem:
     """A dense or MoE model of 24 to 96 layers on 16 to 512 H100 with less memory than most strategies take."""
     num_devices = chooser.choice([16, 32, 64, 128, 256, 512])
     name = chooser.choice(["llama3-70b", "llama3-405b", "mixtral-8x7b", "qwen3-235b-a22b", "deepseek-v3"])
-    problem = load(
-        {
-            "model": name,
-            "cluster": {"device": "h100-80gb-sxm", "num_devices": num_devices},
-            "training": {
-                "global_batch_size": max(64, num_devices * chooser.choice([1, 2])),
-                "sequence_length": chooser.choice([4096, 8192]),
-                "tokens": 1e12,
-            },
-            "search": {
-                "stages": "free",
-                "evidence": "any",
-                "limits": ["vpp >= 2"],
-                "pin": {"optimizer_offload": False},
-                "memory_headroom_gib": 0,
-            },
-            "top": 1,
-        }
-    )
+    batch, length = max(64, num_devices * chooser.choice([1, 2])), chooser.choice([4096, 8192])
+    search = {
+        "stages": "free",
+        "evidence": "any",
+        "limits": ["vpp >= 2"],
+        "pin": {"optimizer_offload": False},
+        "memory_headroom_gib": 0,
+    }
+    problem = load(job_document(name, "h100-80gb-sxm", num_devices, batch, length, search=search, top=1))
     model = with_layers(problem.facts.model, chooser.randint(24, 96))
     problem = replace(problem, facts=replace(problem.facts, model=model))
     space = build_space(with_stages(problem, "even"))
@@ -221,19 +212,10 @@ def random_job(stages: StageChoice, seed: int) -> dict[str, Any]:
     chooser = random.Random(seed)
     name, sizes = chooser.choice(list(SIZES.items()))
     num_devices = chooser.choice(sizes)
-    return {
-        "model": name,
-        "cluster": {
-            "device": chooser.choice(["h100-80gb-sxm", "a100-80gb-sxm", "b200"]),
-            "num_devices": num_devices,
-        },
-        "training": {
-            "global_batch_size": num_devices * chooser.choice([1, 2, 4]),
-            "sequence_length": chooser.choice([2048, 4096, 8192]),
-            "tokens": 1e12,
-        },
-        "search": {"stages": str(stages), "framework_rules": chooser.random() < 0.8, "evidence": "any"},
-    }
+    device = chooser.choice(["h100-80gb-sxm", "a100-80gb-sxm", "b200"])
+    batch, length = num_devices * chooser.choice([1, 2, 4]), chooser.choice([2048, 4096, 8192])
+    search = {"stages": str(stages), "framework_rules": chooser.random() < 0.8, "evidence": "any"}
+    return job_document(name, device, num_devices, batch, length, search=search)
 
 
 def _run_job(job: tuple[StageChoice, int]) -> str:

@@ -10,6 +10,7 @@ from enum import StrEnum
 from itertools import count, islice
 from typing import Any
 
+from benchmarks.inputs import job_document, read_yaml
 from constraints import MEMORY_RULES, sentence
 from constraints.rules.exports import EXPORTS
 from costmodel import catalog
@@ -18,39 +19,9 @@ from planner import export, load, plan
 from planner.search.runnable import require_runnable
 
 MODELS = tuple(name for name in catalog.models() if not name.startswith("mofa"))
-DEVICES = ("v100-32gb-sxm", "a100-80gb-sxm", "h100-80gb-sxm", "h200", "b200", "gb200", "gb300")
-NODES = (1, 1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
-SEQUENCES = (1024, 2048, 4096, 8192, 32768)
-BATCHES = (16, 60, 64, 256, 512, 1024, 2048)
-"""Sequences per step; 60 is no multiple of most clusters."""
+DRAWN = read_yaml(__file__)
+SETTINGS, SEARCH = DRAWN["settings"], DRAWN["search"]
 
-PRECISIONS = ("bf16", "bf16", "bf16", "bf16", "fp16", "fp8", "fp8_current", "fp8_blockwise", "mxfp8", "nvfp4")
-
-SETTINGS: dict[str, tuple[Any, ...]] = {
-    "gradient_dtype": ("fp32", "bf16", "bf16+fp32", ["fp32", "bf16"]),
-    "weight_dtype": ("recipe", "fp32"),
-    "moments_dtype": ("fp32", "bf16"),
-    "fp8_param_gather": (True, False),
-    "mtp_layers": (0, 1),
-    "shared_expert_overlap": (True, False),
-    "offloaded_states": (0.5, 1.0),
-    "offloaded_masters": (True, False),
-    "offload_overlap": (True, False),
-    "offloaded_layers": (4,),
-    "optimizer_group": (2, 4, 8, "all"),
-    "optimizer": ("adam", "muon", "dist_muon"),
-    "kernels": ("fused", "eager"),
-    "attention": ("flash", "unfused"),
-    "loss": ("fused", "unfused"),
-    "loss_chunks": (1, 8),
-    "launches": ("asynchronous", "blocking"),
-}
-SEARCH: dict[str, tuple[Any, ...]] = {
-    "preferences": (False,),
-    "stages": ("even", "free"),
-    "allow": ({"schedule": ["1f1b", "gpipe", "zb_v", "dualpipev"]}, {"vocabulary": ["ends", "redistributed"]}),
-    "pin": ({"pp": 2}, {"pp": 4, "vpp": 2}, {"cp": 2}, {"tp": 2}, {"recompute": "full"}, {"optimizer_offload": True}),
-}
 CHANGED, SEARCHED = 0.25, 0.35
 """Shares of the jobs that say something of settings and of the search."""
 
@@ -97,26 +68,24 @@ def random_jobs(seed: int, number: int, seconds: float) -> Iterator[dict[str, An
         Time limit of each search.
     """
     drawn = (_drawn(random.Random(f"{seed} {at}"), seconds) for at in count())
-    yield from islice((job for job in drawn if _is_sound(job)), number)
+    yield from islice((job for job in drawn if is_sound(job)), number)
 
 
 def _drawn(chooser: random.Random, seconds: float) -> dict[str, Any]:
-    device = chooser.choice(DEVICES)
-    num_devices = chooser.choice(NODES) * catalog.device(device).devices_per_node
-    batch = chooser.choice(BATCHES)
-    job: dict[str, Any] = {
-        "model": chooser.choice(MODELS),
-        "cluster": {"device": device, "num_devices": num_devices},
-        "training": {
-            "global_batch_size": max(batch, num_devices // 4),
-            "sequence_length": chooser.choice(SEQUENCES),
-            "tokens": 1e12,
-            "precision": chooser.choice(PRECISIONS),
-        },
-        "search": {"time_limit_seconds": seconds},
-        "top": chooser.choice((1, 3)),
-        "variants": chooser.choice(("groups", "groups", "all")),
-    }
+    device = chooser.choice(DRAWN["devices"])
+    num_devices = chooser.choice(DRAWN["nodes"]) * catalog.device(device).devices_per_node
+    batch = chooser.choice(DRAWN["batches"])
+    job = job_document(
+        chooser.choice(MODELS),
+        device,
+        num_devices,
+        max(batch, num_devices // 4),
+        chooser.choice(DRAWN["sequences"]),
+        precision=chooser.choice(DRAWN["precisions"]),
+        search={"time_limit_seconds": seconds},
+        top=chooser.choice((1, 3)),
+        variants=chooser.choice(("groups", "groups", "all")),
+    )
     if chooser.random() < CHANGED:
         names = chooser.sample(sorted(SETTINGS), k=chooser.choice((1, 1, 2)))
         job["settings"] = {name: chooser.choice(SETTINGS[name]) for name in names}
@@ -126,7 +95,8 @@ def _drawn(chooser: random.Random, seconds: float) -> dict[str, Any]:
     return job
 
 
-def _is_sound(job: dict[str, Any]) -> bool:
+def is_sound(job: dict[str, Any]) -> bool:
+    """Return True if the planner reads a job."""
     try:
         load(job)
     except PlanningError:

@@ -11,7 +11,7 @@ therefore no result; on dgxc these variants differ by 0.1 of 3.6 %.
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +23,7 @@ import yaml
 
 from benchmarks.accuracy.fit import chosen_constants, timed_cases
 from benchmarks.accuracy.jobs import share_work, source_weights
-from benchmarks.accuracy.metrics import read_table
+from benchmarks.accuracy.metrics import grouped, read_table
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.step.estimate import estimate
@@ -95,10 +95,10 @@ class Pair:
 
 def siblings(timed: Sequence[Case]) -> Iterator[tuple[Case, Case]]:
     """Each small run with each of its larger siblings, at most ``MOST_PAIRS`` of a kind."""
-    groups: dict[tuple[str, ...], list[Case]] = defaultdict(list)
-    for one in timed:
-        groups[one.run.source, one.run.model, one.run.device, one.facts.workload.precision.name].append(one)
-    for group in groups.values():
+    kinds = grouped(
+        timed, lambda one: (one.run.source, one.run.model, one.run.device, one.facts.workload.precision.name)
+    )
+    for group in kinds.values():
         small = [one for one in group if one.run.kind == "proxy" or one.facts.cluster.num_nodes == 1]
         pairs = [(one, other) for one in small for other in group if _is_larger(other, one) and _is_cut(one, other)]
         yield from pairs[:: -(-len(pairs) // MOST_PAIRS) or 1]
@@ -286,15 +286,9 @@ def _noise_lines(timed: Sequence[Case]) -> Iterator[str]:
     """How far repeats of one configuration are apart in each source: the same job in other releases."""
     yield ""
     for source in SOURCES:
-        groups: dict[object, list[float]] = defaultdict(list)
-        for one in timed:
-            if one.run.source.startswith(source):
-                workload = (one.facts.workload.global_batch_size, one.facts.workload.sequence_length)
-                key = (one.run.model, one.run.device, one.run.num_devices, workload, one.strategy)
-                groups[key, one.facts.workload.precision.name, one.facts.model.num_layers].append(
-                    one.run.step_seconds or math.nan
-                )
-        spreads = [max(same) / min(same) - 1 for same in groups.values() if len(same) > 1]
+        same_jobs = grouped((one for one in timed if one.run.source.startswith(source)), _configuration)
+        times = [[one.run.step_seconds or math.nan for one in same] for same in same_jobs.values() if len(same) > 1]
+        spreads = [max(same) / min(same) - 1 for same in times]
         if spreads:
             yield (
                 f"{source}: {len(spreads)} configurations were measured in several releases; slowest over fastest "
@@ -302,3 +296,10 @@ def _noise_lines(timed: Sequence[Case]) -> Iterator[str]:
             )
         else:
             yield f"{source}: no configuration was measured twice"
+
+
+def _configuration(one: Case) -> tuple[object, ...]:
+    """Return what repeats of a run have in common, which releases may do otherwise."""
+    work, run = one.facts.workload, one.run
+    sizes = (work.global_batch_size, work.sequence_length, work.precision.name, one.facts.model.num_layers)
+    return run.model, run.device, run.num_devices, sizes, one.strategy

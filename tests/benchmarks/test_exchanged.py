@@ -1,6 +1,7 @@
 """Published collectives and token exchanges as samples, what is left out of them, and what they are compared with."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from benchmarks.operators import baselines, dispatch
@@ -17,14 +18,9 @@ def systems():
 
 def unseen(system, errors, covered):
     """Errors of one law."""
-    errors = np.array(errors)
-    return baselines.Unseen(
-        systems=np.full(len(errors), system),
-        groups=np.full(len(errors), "send"),
-        nbytes=np.full(len(errors), 1e6),
-        outside=np.full(len(errors), np.nan) if system == "one" else np.zeros(len(errors)),
-        of_laws={"learned": errors},
-        covered=np.array(covered),
+    outside = np.nan if system == "one" else 0.0
+    return pd.DataFrame(
+        {"system": system, "group": "send", "nbytes": 1e6, "outside": outside, "learned": errors, "covered": covered}
     )
 
 

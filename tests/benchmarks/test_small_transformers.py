@@ -273,7 +273,7 @@ class TestTableOfSteps:
     def test_what_is_no_time_is_named_by_row_and_column(self, tmp_path, seconds):
         """As in the table of samples; another table is refused by its columns."""
         path = tmp_path / "steps.csv"
-        for header, problem in ((COLUMNS, "row 2, seconds"), (("a", *COLUMNS[1:]), "no table of steps")):
+        for header, problem in ((COLUMNS, "row 2, seconds"), (("a", *COLUMNS[1:]), "lacks the columns round")):
             path.write_text(f"{','.join(header)}\n1,dense,{seconds},0.5,here,torch\n", encoding="utf-8")
             with pytest.raises(SpecError, match=problem):
                 read_steps(path)

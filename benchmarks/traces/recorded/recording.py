@@ -19,17 +19,9 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple, TypeAlias
 
+from benchmarks.small_transformers import transformer
 from benchmarks.small_transformers.measure import rank_processes
-from benchmarks.small_transformers.transformer import (
-    LEARNING_RATE,
-    Tensor,
-    embedded,
-    head_logits,
-    layer_output,
-    random_batch,
-    random_weights,
-    rotations,
-)
+from benchmarks.small_transformers.transformer import Tensor
 from benchmarks.traces.recorded.configurations import BUCKET_MB, MOST_RANKS, TracedConfiguration
 from benchmarks.traces.recorded.folder import (
     INDEX,
@@ -79,8 +71,8 @@ class RankTraining:
         if self._replicated:
             self.module = torch.nn.parallel.DistributedDataParallel(self.module, bucket_cap_mb=BUCKET_MB)
         chosen = {one.optimizer: True}
-        self._optimizer = torch.optim.AdamW(self.module.parameters(), lr=LEARNING_RATE, **chosen)
-        self.batch = random_batch(one)[replica * one.num_microbatches :][: one.num_microbatches]
+        self._optimizer = torch.optim.AdamW(self.module.parameters(), lr=transformer.LEARNING_RATE, **chosen)
+        self.batch = transformer.random_batch(one)[replica * one.num_microbatches :][: one.num_microbatches]
 
     def step(self) -> None:
         """One step from old weights to new ones."""
@@ -173,7 +165,7 @@ def stage_module(one: TracedConfiguration, stage: int, mark: Mark) -> Any:
     layers = one.layers_of(stage)
     starts = tuple(f"layers.{index}." for index in layers)
     starts += ("embedding",) * is_first + ("final_norm", "head") * is_last
-    drawn = random_weights(one)
+    drawn = transformer.random_weights(one)
 
     class Stage(torch.nn.Module):  # type: ignore[misc]
         """Embedding, layers and head, as far as the stage has them."""
@@ -185,16 +177,16 @@ def stage_module(one: TracedConfiguration, stage: int, mark: Mark) -> Any:
             }
             for name, weight in self.weights.items():
                 self.register_parameter(name.replace(".", "_"), weight)
-            self.turned = rotations(one, drawn["final_norm"])
+            self.turned = transformer.rotations(one, drawn["final_norm"])
 
         def forward(self, x: Tensor) -> Tensor:
             """Logits of tokens; between stages, what goes from one to the next."""
             if is_first:
-                x = embedded(self.weights, x)
+                x = transformer.embedded(self.weights, x)
             for index in layers:
                 with mark(f"layer {index}"):
-                    x = layer_output(self.weights, one, index, x, self.turned)
-            return head_logits(self.weights, x) if is_last else x
+                    x = transformer.layer_output(self.weights, one, index, x, self.turned)
+            return transformer.head_logits(self.weights, x) if is_last else x
 
     return Stage()
 

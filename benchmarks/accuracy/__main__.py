@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -23,7 +24,7 @@ from benchmarks.accuracy.left_out import drawn as redrawn
 from benchmarks.accuracy.left_out.folds import HELD_OUT, HeldOut, read_held_out
 from benchmarks.accuracy.left_out.intervals import write_intervals
 from benchmarks.accuracy.metrics import RUNS, read_fitted
-from benchmarks.accuracy.report import as_json, lines, report
+from benchmarks.accuracy.report import as_json, lines, report, write_rows
 from benchmarks.output import print_lines, refuse_wrong_input
 from costmodel.errors import PlanningError
 from planner.jobs.run_jobs import References, RejectedRow
@@ -40,11 +41,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the report; returns the exit code."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    if options.store and options.share < 1:
-        parser.error("--store: stored figures are of one code: add --share 1")
+    if options.store and (options.share < 1 or options.budget < math.inf):
+        parser.error("--store: stored figures are of one code: add --share 1, and no --budget")
     rows, known = read_fitted(options.runs, options.models)
     results = list(predictions(rows, known))
     figures = report(results, _held_out(options, known, results))
+    if options.rows:
+        write_rows(options.rows, results)
     if options.jobs:
         write_jobs(options.jobs, results)
     differing = list(differences(results, options.jobs)) if options.check_jobs else []
@@ -74,10 +77,11 @@ def check_folds(options: argparse.Namespace, known: References, results: Sequenc
         return True
     rows = [one for one in results if isinstance(one, Prediction) and one.run.step_seconds is not None]
     drawn = redrawn.draw_folds(rows, options.seed, options.share)
-    found = list[redrawn.Fold]()
+    num_drawn, found = sum(len(of.left_out) for of in drawn.values()), list[redrawn.Fold]()
     try:
         stored, chosen = redrawn.read_derivatives(redrawn.DERIVATIVES), chosen_constants(rows, frameworks=True)
-        found.extend(redrawn.compute_folds(rows, chosen, known, stored, read_held_out(HELD_OUT), drawn))
+        held_out = read_held_out(HELD_OUT)
+        found.extend(redrawn.compute_folds(rows, chosen, known, stored, held_out, drawn, budget_seconds=options.budget))
     except (PlanningError, ArithmeticError, ValueError) as error:
         print(f"\nDrawn folds (seed {options.seed}) cannot be computed anew: {error}")
         return False
@@ -86,7 +90,7 @@ def check_folds(options: argparse.Namespace, known: References, results: Sequenc
         redrawn.store_folds(HELD_OUT, read_held_out(HELD_OUT), found)
         write_intervals(rows, read_held_out(HELD_OUT))
         redrawn.write_derivatives(redrawn.DERIVATIVES, replace(stored, made_by=redrawn.fingerprints()))
-    print_lines(redrawn.fold_lines(found, stored.made_by, of=num_folds, seed=options.seed))
+    print_lines(redrawn.fold_lines(found, stored.made_by, drawn=num_drawn, of=num_folds, seed=options.seed))
     return not any(one.changes for one in found)
 
 
@@ -131,8 +135,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--share", type=_share, default=redrawn.SHARE, help="share of the folds to draw (default: 0.1)")
     parser.add_argument(
+        "--budget", type=float, default=math.inf, help="seconds after which no further fold begins (default: no limit)"
+    )
+    parser.add_argument(
         "--store", action="store_true", help="store the folds that are computed anew: all, with --share 1"
     )
+    parser.add_argument("--rows", type=Path, help="write every row with its prediction, or why it has none (CSV)")
     parser.add_argument("--plain", action="store_true", help="cost every row as a plain job too: does it fit?")
     parser.add_argument(
         "--allowed",

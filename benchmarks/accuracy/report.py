@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from benchmarks.accuracy.left_out.folds import GROUP, MODEL, HeldOut, as_held_out
@@ -21,6 +22,8 @@ from benchmarks.accuracy.metrics import (
     ranking_summary,
     rankings,
 )
+from benchmarks.output import format_csv
+from costmodel import GIB_BYTES
 from costmodel.strategy import Recompute, Sharding
 from planner.jobs.run_jobs import RejectedRow
 from planner.measure.runs.predictions import Prediction
@@ -285,3 +288,28 @@ def as_json(figures: Report) -> dict[str, Any]:
     """The report as plain data; None for what is not finite, which JSON cannot write."""
     plain: dict[str, Any] = finite({**asdict(figures), "ranking": ranking_summary(figures.rankings)})
     return plain
+
+
+ROW_COLUMNS = (
+    "id",
+    "measured_step_time_s",
+    "predicted_step_time_s",
+    "measured_peak_memory_gib",
+    "predicted_peak_memory_gib",
+    "predicted_device_gib",
+    "fits",
+    "skipped_because",
+)
+
+
+def write_rows(path: Path, results: Sequence[Prediction | RejectedRow]) -> None:
+    """One line for every row of the file, predicted or not."""
+    path.write_text(format_csv(ROW_COLUMNS, map(_cells, results)), encoding="utf-8")
+
+
+def _cells(one: Prediction | RejectedRow) -> tuple[Any, ...]:
+    if isinstance(one, RejectedRow):
+        return (one.id, one.step_seconds, "", one.peak_memory_gib, "", "", "", one.reason)
+    run = one.run
+    memory = (run.peak_memory_gib, one.peak_memory_gib, one.device_bytes / GIB_BYTES)
+    return (run.id, run.step_seconds, one.step_seconds, *memory, int(one.fits), "")

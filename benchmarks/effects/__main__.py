@@ -17,17 +17,30 @@ from pathlib import Path
 
 from benchmarks.accuracy.left_out.folds import GROUP, HELD_OUT, as_held_out, read_held_out
 from benchmarks.accuracy.metrics import RUNS, read_table
-from benchmarks.effects import ratios
+from benchmarks.effects.ratios import (
+    DATA,
+    GROUPS,
+    PAIRS,
+    Effect,
+    Pair,
+    counted,
+    effects,
+    figures,
+    lines,
+    read_groups,
+    read_pairs,
+    write_pairs,
+)
 from benchmarks.output import CHECKS_FAILED, print_lines, refuse_wrong_input
 from planner.measure.runs.predictions import Prediction, predictions
 
-OWN_RUNS = ratios.DATA / "runs.csv"
+OWN_RUNS = DATA / "runs.csv"
 """Runs of the groups that are no rows of the table of measured runs, in the collected form."""
 
 SHIPPED, LEFT_OUT = "shipped constants", "groups left out"
 
 
-def predicted_runs(names: Iterable[str]) -> dict[str, Prediction]:
+def predicted_runs(names: Iterable[str], runs: Path = RUNS, models: Path | None = None) -> dict[str, Prediction]:
     """
     Predictions of the runs of some names, by name; those that cannot be predicted are left away.
 
@@ -35,11 +48,13 @@ def predicted_runs(names: Iterable[str]) -> dict[str, Prediction]:
     ----------
     names
         Ids of runs, of the table of measured runs or of the groups' own.
+    runs, models
+        The table, and the architectures behind its rows; None: the project's.
     """
     wanted = set(names)
     found: dict[str, Prediction] = {}
-    for table in (OWN_RUNS, RUNS):
-        rows, known = read_table(table)
+    for table, architectures in ((OWN_RUNS, None), (runs, models)):
+        rows, known = read_table(table, architectures)
         some = predictions((row for row in rows if row.id in wanted), known)
         found |= {one.run.id: one for one in some if isinstance(one, Prediction)}
     return found
@@ -51,37 +66,43 @@ def without_their_groups(predicted: Mapping[str, Prediction]) -> dict[str, Predi
     return {**predicted, **{one.run.id: one for one in unseen}}
 
 
-_WHAT, _HOW, _EXIT_CODES = (__doc__ or "\n\n\n\n").replace("``", "'").split("\n\n")
-
-
 @refuse_wrong_input
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.effects", description=_HOW, epilog=_EXIT_CODES)
-    parser.add_argument("--pairs", type=Path, default=ratios.PAIRS, help="pairs of these runs (default: the project's)")
-    parser.add_argument(
-        "--groups", type=Path, default=ratios.GROUPS, help="groups of one setting (default: the project's)"
-    )
-    options = parser.parse_args(arguments)
-    pairs = [*ratios.read_groups(options.groups), *ratios.read_pairs(options.pairs)]
-    predicted = predicted_runs(_names(pairs))
-    found = {
-        SHIPPED: list(ratios.effects(pairs, predicted)),
-        LEFT_OUT: list(ratios.effects(pairs, without_their_groups(predicted))),
-    }
-    print_lines(ratios.lines(found))
+    options = _parser().parse_args(arguments)
+    pairs = [*read_groups(options.groups), *read_pairs(options.pairs)]
+    predicted = predicted_runs(_names(pairs), options.runs, options.models)
+    found = {SHIPPED: list(effects(pairs, predicted))}
+    if options.runs == RUNS:
+        found[LEFT_OUT] = list(effects(pairs, without_their_groups(predicted)))
+    if options.write:
+        write_pairs(options.write, found[SHIPPED])
+    print_lines(lines(found))
     if missing := len(pairs) - len(found[SHIPPED]):
         print(f"{missing} pairs have a run that is not predicted")
     return 0 if all(_holds(some) for some in found.values()) else CHECKS_FAILED
 
 
-def _names(pairs: Iterable[ratios.Pair]) -> set[str]:
+def _names(pairs: Iterable[Pair]) -> set[str]:
     return {name for pair in pairs for name in (pair.first, pair.second)}
 
 
-def _holds(found: Sequence[ratios.Effect]) -> bool:
-    judged = ratios.counted(found)
-    return bool(judged) and ratios.figures(judged).hold
+def _holds(found: Sequence[Effect]) -> bool:
+    judged = counted(found)
+    return bool(judged) and figures(judged).hold
+
+
+_WHAT, _HOW, _EXIT_CODES = (__doc__ or "\n\n\n\n").replace("``", "'").split("\n\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.effects", description=_HOW, epilog=_EXIT_CODES)
+    parser.add_argument("--runs", type=Path, default=RUNS, help="measured runs (default: the project's)")
+    parser.add_argument("--models", type=Path, help="architectures behind the rows (default: the project's)")
+    parser.add_argument("--pairs", type=Path, default=PAIRS, help="pairs of these runs (default: the project's)")
+    parser.add_argument("--groups", type=Path, default=GROUPS, help="groups of one setting (default: the project's)")
+    parser.add_argument("--write", type=Path, help="write every pair with both ratios (CSV)")
+    return parser
 
 
 if __name__ == "__main__":

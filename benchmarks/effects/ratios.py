@@ -8,6 +8,7 @@ from pathlib import Path
 
 from benchmarks.accuracy.metrics import APART, Errors, errors, grouped
 from benchmarks.inputs import read_rows
+from benchmarks.output import format_csv
 from planner.measure.runs.predictions import Prediction
 
 DATA = Path(__file__).parent / "data"
@@ -286,6 +287,8 @@ HEAD = (
     f"{'ratio 1: median':>15} {'p90':>7}   {'clear':>5} {'wrong':>5}"
 )
 
+COLUMNS = ("group", "kind", "id_a", "id_b", "model", "device", "num_devices", "measured", "predicted", "changes")
+
 
 def counted(found: Sequence[Effect]) -> list[Effect]:
     """Effects that the goals are for: all but those of the release alone."""
@@ -378,3 +381,14 @@ def _goal_lines(title: str, judged: Sequence[Effect]) -> Iterator[str]:
     for name, figure, limit in (("median", errors.median, MOST_MEDIAN), ("p90", errors.p90, MOST_P90)):
         is_met = "yes" if figure <= limit else "NO"
         yield f"{is_met:>4}  {name} of {len(judged)} pairs, {title}: {figure:.1%} (at most {limit:.0%})"
+
+
+def write_pairs(path: Path, found: Sequence[Effect]) -> None:
+    """Write one line for each pair (CSV)."""
+    path.write_text(format_csv(COLUMNS, map(_cells, found)), encoding="utf-8")
+
+
+def _cells(one: Effect) -> tuple[object, ...]:
+    pair = one.pair
+    of = (pair.group, pair.kind, pair.first, pair.second, one.model, one.device, one.num_devices)
+    return (*of, f"{one.measured:.5f}", f"{one.predicted:.5f}", ";".join(pair.changes))

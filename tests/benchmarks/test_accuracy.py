@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.accuracy.__main__ import main
 from benchmarks.accuracy.metrics import FOLDER, errors, ranking_summary, rankings, regret, spearman
-from benchmarks.accuracy.report import as_json, family, lines, report
+from benchmarks.accuracy.report import ROW_COLUMNS, as_json, family, lines, report
 from planner.jobs.run_jobs import RejectedRow
 from planner.measure.runs.predictions import Prediction
 from tests.builders_runs import a_file, predicted, project_predictions, project_results
@@ -95,8 +95,8 @@ def test_families():
 # --- the command -------------------------------------------------------------------------------------------
 
 
-def test_the_command_says_what_became_of_every_row(tmp_path, capsys):
-    """A good row, a skipped one, refused ones, one that did not fit: each is counted, those of one id too."""
+def test_the_command_writes_every_row_and_says_that_rows_were_refused(tmp_path, capsys):
+    """A good row, a skipped one, refused ones, one that did not fit: each has its line, those of one id too."""
     rows = (
         {},
         {"id": "skipped", "usable": "0"},
@@ -104,12 +104,17 @@ def test_the_command_says_what_became_of_every_row(tmp_path, capsys):
         {"id": "refused", "strategy.tp": "3"},
         {"id": "oom", "kind": "oom", "step_seconds": "", "strategy.mbs": "2", "strategy.tp": "1"},
     )
+    options = ["--runs", str(a_file(tmp_path, *rows)), "--rows", str(tmp_path / "out.csv")]
 
-    code = main(["--runs", str(a_file(tmp_path, *rows)), "--json", str(tmp_path / "out.json")])
+    code = main([*options, "--json", str(tmp_path / "out.json")])
 
+    written = list(csv.DictReader((tmp_path / "out.csv").open()))
     figures = json.loads((tmp_path / "out.json").read_text())
     assert code == 1
-    assert (figures["rows"], sum(figures["skipped"].values())) == (5, 1)
+    assert tuple(written[0]) == ROW_COLUMNS
+    assert [row["id"] for row in written] == ["good", "skipped", "refused", "refused", "oom"]
+    assert [bool(row["predicted_step_time_s"]) for row in written] == [True, False, False, False, True]
+    assert [bool(row["skipped_because"]) for row in written] == [False, True, True, True, False]
     assert (figures["predicted"], figures["refused"], figures["calls"]["all"]["oom"]) == (2, 2, 1)
     assert [one["id"] for one in figures["refusals"]] == ["refused", "refused"]
     out = capsys.readouterr().out

@@ -64,11 +64,25 @@ def test_figures_that_are_missing_do_not_hold(tmp_path):
     found = compute(rows, {"a": 1.25 * rows[0].step_seconds})
 
     assert found[0].changes == {"a": pytest.approx(-0.2)}
-    text = "\n".join(redrawn.fold_lines(found, redrawn.fingerprints(), of=2, seed=7))
+    text = "\n".join(redrawn.fold_lines(found, redrawn.fingerprints(), drawn=2, of=2, seed=7))
     assert "source a paper left out, 1 of 1 rows, the worst a -20.0%" in text
     assert "source another paper left out, 1 of 1 rows, the worst b cannot be computed" in text
     assert "2 of 2 folds computed anew (seed 7)" in text
     assert "made by today's" in text
+
+
+@pytest.mark.slow
+def test_a_spent_budget_is_said(tmp_path):
+    """One of two drawn folds is computed."""
+    rows = predicted(tmp_path, FIRST, PIPELINE)
+    drawn = redrawn.draw_folds(rows, seed=1, share=1.0)
+
+    found = list(redrawn.compute_folds(rows, (), known(), table_for(rows), {}, drawn, budget_seconds=0))
+
+    assert len(found) == 1
+    assert "1 of 9 folds computed anew (seed 1); 5 drawn, the budget was spent" in "\n".join(
+        redrawn.fold_lines(found, {}, drawn=5, of=9, seed=1)
+    )
 
 
 def test_a_draw_has_folds_of_every_kind_and_follows_from_its_seed(tmp_path):
@@ -87,7 +101,7 @@ def test_a_draw_has_folds_of_every_kind_and_follows_from_its_seed(tmp_path):
 def test_derivatives_of_other_rows_fail_the_benchmark(tmp_path, capsys):
     """Folds of a table that the stored derivatives are not of cannot be computed: said, and no success."""
     rows = predicted(tmp_path, FIRST)
-    options = Namespace(runs=RUNS, models=None, seed=3, share=0.1, store=False)
+    options = Namespace(runs=RUNS, models=None, seed=3, share=0.1, budget=1.0, store=False)
 
     assert not check_folds(options, known(), rows)
 

@@ -164,6 +164,8 @@ def test_a_missed_goal_is_the_exit_code(tmp_path, capsys):
     pairs.write_text("id_a,id_b,changes\nmb-25.09-0284,mb-25.11-0258,container:25.09->25.11;dtype:fp8_current->mxfp8\n")
     groups = tmp_path / "groups.csv"
     groups.write_text("group,id_a,id_b,kind,setting\n")
+    written = tmp_path / "out.csv"
 
-    assert main(["--pairs", str(pairs), "--groups", str(groups)]) == CHECKS_FAILED
+    assert main(["--pairs", str(pairs), "--groups", str(groups), "--write", str(written)]) == CHECKS_FAILED
     assert "qwen3-235b-a22b on 64 b200, mb-25.09-0284 to mb-25.11-0258" in capsys.readouterr().out
+    assert written.read_text().splitlines()[1].startswith(",precision,mb-25.09-0284,mb-25.11-0258")

@@ -98,7 +98,7 @@ def test_a_byte_of_a_collected_table_that_is_not_utf_8_costs_its_row_alone(tmp_p
     path = collected(tmp_path, {"id": "first"}, {"id": "notes", "notes": "M?nchen"}, {"id": "n?me"}, {"id": "last"})
     path.write_bytes(path.read_bytes().replace(b"?", b"\xfc"))
 
-    code = main(["--runs", str(path)])
+    code = main(["--runs", str(path), "--rows", str(tmp_path / "out.csv")])
 
     out = capsys.readouterr().out
     assert code == 1

@@ -13,6 +13,7 @@ import hashlib
 import json
 import math
 import random
+import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -194,9 +195,11 @@ def compute_folds(
     stored: Stored,
     held_out: Mapping[str, HeldOut],
     drawn: Mapping[str, Folds],
+    *,
+    budget_seconds: float = math.inf,
 ) -> Iterator[Fold]:
     """
-    Compute drawn folds anew, one after the other.
+    Compute drawn folds anew, one after the other, at least one, until the budget is spent.
 
     Parameters
     ----------
@@ -210,18 +213,24 @@ def compute_folds(
         Derivatives, and step times of rows left out.
     drawn
         Folds by kind.
+    budget_seconds
+        Time after which no further fold begins.
 
     Raises
     ------
     SpecError
         If the derivatives are of other rows or constants.
     """
+    begin = time.monotonic()
     whole = shipped_fit(rows, constants, stored)
     predictor = Predictor(cases=rows, constants=constants, known=known.refit(Fitted(factors=prior_factors())))
     weigh = partial(source_weights, without={case.run.id for case in rows if find_unreported_recompute(case)})
+    # One fold of each kind first: a budget that ends early has seen every kind.
     turns = sorted((turn, kind, name) for kind, of in drawn.items() for turn, name in enumerate(of.left_out))
     for _, kind, name in turns:
         yield _compute_fold(predictor, whole, weigh, priors_of(constants), held_out, drawn[kind], kind, name)
+        if time.monotonic() - begin > budget_seconds:
+            return
 
 
 def store_folds(path: Path, held_out: Mapping[str, HeldOut], folds: Iterable[Fold]) -> None:
@@ -282,7 +291,7 @@ def shipped_value(constant: Constant) -> float:
 # --- for people --------------------------------------------------------------------------------------------
 
 
-def fold_lines(folds: Sequence[Fold], made_by: Mapping[str, str], *, of: int, seed: int) -> Iterator[str]:
+def fold_lines(folds: Sequence[Fold], made_by: Mapping[str, str], *, drawn: int, of: int, seed: int) -> Iterator[str]:
     """Say what made the stored figures, how many folds were computed anew, and those that do not hold."""
     now = fingerprints()
     other = [name for name in now if made_by.get(name) != now[name]]
@@ -292,7 +301,8 @@ def fold_lines(folds: Sequence[Fold], made_by: Mapping[str, str], *, of: int, se
         yield f"  {name:<8} {made_by.get(name, 'not recorded')}{changed}"
     made = f"other {', '.join(other)}: only folds computed anew say if they hold" if other else "today's"
     yield f"  made by {made}"
-    yield f"  {len(folds)} of {of} folds computed anew (seed {seed})"
+    computed = f"{len(folds)} of {of} folds computed anew (seed {seed})"
+    yield f"  {computed}" if len(folds) == drawn else f"  {computed}; {drawn} drawn, the budget was spent"
     for one in folds:
         for row, change in list(one.changes.items())[:1]:
             text = "cannot be computed" if math.isnan(change) else f"{change:+.1%}"

@@ -6,7 +6,6 @@ Choices are made on groups (the inner folds). Every kind of folds is reported, t
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.inputs import read_rows
 from benchmarks.output import format_csv
 from costmodel.catalog import releases
 from planner.jobs.run_jobs import RejectedRow
@@ -233,8 +233,7 @@ def read_held_out(path: Path) -> dict[str, HeldOut]:
     """The rows of the file by id; none if there is no file."""
     if not path.exists():
         return {}
-    with path.open(encoding="utf-8", newline="") as file:
-        return {cells["id"]: _held_out(cells) for cells in csv.DictReader(file)}
+    return {cells["id"]: _held_out(cells) for cells in read_rows(path)}
 
 
 def _held_out(cells: dict[str, str]) -> HeldOut:

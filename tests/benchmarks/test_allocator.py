@@ -8,6 +8,7 @@ from benchmarks.allocator.__main__ import kind_of, measured_shares
 from benchmarks.allocator.allocator import MIB, Allocator
 from benchmarks.allocator.steps import Rank, deepep_bytes, hybridep_bytes, jobs, nccl_bytes
 from costmodel.catalog.releases import ALLOCATORS, allocator
+from tests.cases import in_one_case
 
 
 def played(*events, expandable=False, capacity=float("inf")) -> Allocator:
@@ -21,7 +22,7 @@ def played(*events, expandable=False, capacity=float("inf")) -> Allocator:
     return found
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("nbytes", "segment"),
     [
         (1, 2 * MIB),

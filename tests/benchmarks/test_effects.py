@@ -11,6 +11,7 @@ from benchmarks.effects import ratios
 from benchmarks.effects.__main__ import OWN_RUNS, main, predicted_runs
 from benchmarks.output import CHECKS_FAILED, NOTHING_TO_READ
 from tests.builders_runs import predicted, project_predictions
+from tests.cases import in_one_case
 
 
 def an_effect(*, measured: float = 1.0, ratio: float = 1.0, kind: str = "recompute", group: str = "") -> ratios.Effect:
@@ -30,7 +31,7 @@ def groups():
 # --- pairs ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("facts", "kind"),
     [
         (("container",), ratios.RELEASE_ALONE),

@@ -54,7 +54,7 @@ def test_the_catalog_holds_the_models_of_the_configs(path: Path):
     assert parameters(entered) == parameters(config)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("name", "total", "active"),
     [
         ("llama2-13b", 13_015_864_320, 13_015_864_320),

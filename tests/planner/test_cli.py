@@ -13,7 +13,7 @@ import planner.report
 from planner import cli
 from planner.cli import output
 from planner.cli.plan import UNUSED_STRATEGY
-from tests.cases import read_table
+from tests.cases import in_one_case, read_table
 from tests.planner.test_job import JOB_TEXT, JOBS
 
 CASES = read_table("cli")
@@ -130,7 +130,7 @@ def test_a_former_command_says_its_new_form(word, now, capsys):
     assert cli.main([*now.split(), "--help"]) == 0
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("command", "option", "now"),
     [
         ("plan", "--top", "top=N"),
@@ -367,7 +367,7 @@ def test_model_as_text_shows_kinds_of_layers(capsys):
     assert "671,026,404,352" in shown
 
 
-@pytest.mark.parametrize(("arguments", "message"), CASES["names"])
+@in_one_case(("arguments", "message"), CASES["names"])
 def test_wrong_names_end_with_2(arguments, message, capsys):
     """One message with the nearest name."""
     assert cli.main(arguments) == 2

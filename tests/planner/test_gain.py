@@ -22,6 +22,7 @@ from planner.uncertainty.intervals import Interval
 from planner.verbs import compare as of_gain
 from planner.verbs.compare import gain_of, side_of
 from planner.verbs.plan import judge_strategy
+from tests.cases import in_one_case
 
 JOB = {
     "model": "llama3-70b",
@@ -67,7 +68,7 @@ LAW = ChangeErrors(
 )
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("changes", "apart", "half"),
     [
         (set(), 0.0, 0.0),

@@ -23,6 +23,7 @@ from planner.search.questions import search
 from planner.search.solver import Clock
 from planner.search.space import build_space
 from planner.verbs.plan import divides_poorly, promising_sizes, read_plan
+from tests.cases import in_one_case
 
 NODE = 8
 
@@ -358,7 +359,7 @@ def test_a_batch_that_divides_well_has_no_advice():
     assert not divides_poorly(64, 64)
 
 
-@pytest.mark.parametrize(("batch", "num_devices"), [(1024, 504), (7, 512), (1000, 776), (96, 72)])
+@in_one_case(("batch", "num_devices"), [(1024, 504), (7, 512), (1000, 776), (96, 72)])
 def test_promising_sizes_share_a_larger_divisor(batch, num_devices):
     """Within 5 %, more than the batch itself, the largest first."""
     sizes = promising_sizes(batch, num_devices)
@@ -383,7 +384,7 @@ def test_spare_nodes_are_kept_out():
     assert json.loads(render(spared, "json"))["cluster"]["num_spare_nodes"] == 1
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("overrides", "message"),
     [
         (["cluster.spare_nodes=9"], "is 9, of 9 nodes with 8 devices each: none would train. Allowed: 0 to 8"),

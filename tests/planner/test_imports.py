@@ -17,7 +17,7 @@ from planner.frameworks.imports.job import read_variables
 from planner.frameworks.megatron.bridge import to_megatron_bridge
 from planner.frameworks.megatron.options import options
 from planner.frameworks.shell.words import unknown
-from tests.cases import read_table
+from tests.cases import in_one_case, read_table
 
 CASES = read_table("imports")
 
@@ -127,7 +127,7 @@ def test_what_cannot_be_imported_says_why(name, entries, variables, message):
         imported(name, entries, **variables)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("text", "message"),
     [
         ("--tensor-model-paralel-size 2", "Did you mean '--tensor-model-parallel-size'?"),
@@ -152,7 +152,7 @@ def test_the_last_of_several_counts():
     assert any("--num-layers is given several times: '24', the last one, counts." in note for note in found.notes)
 
 
-@pytest.mark.parametrize(("name", "content", "message"), CASES["files"])
+@in_one_case(("name", "content", "message"), CASES["files"])
 def test_files_of_another_kind_are_refused(tmp_path, name, content, message):
     """Nobody gets a traceback."""
     path = tmp_path / name

@@ -14,6 +14,7 @@ from planner.jobs.run_jobs import nearest_dispatcher
 from planner.measure.runs.predictions import Prediction
 from tests.builders_job import a_document
 from tests.builders_runs import require_refused, results_of
+from tests.cases import in_one_case
 
 JOB = a_document("llama3-8b", "16xh100-80gb-sxm", batch=64, sequence=8192, tokens=1e11)
 UNKNOWN = "megatron-bridge-99.01"
@@ -45,14 +46,14 @@ NEAREST = {
 }
 
 
-@pytest.mark.parametrize(("asked", "nearest"), NEAREST.items())
+@in_one_case(("asked", "nearest"), NEAREST.items())
 def test_the_nearest_release_is_the_newest_that_is_not_newer(asked, nearest):
     """Else the oldest; years are compared with years only, and a branch is newer than all."""
     assert find_release_spelling(asked, KNOWN) is None
     assert nearest_release(asked, KNOWN) == nearest
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("written", "name"),
     [
         ("a-24.7", "a-24.07"),
@@ -68,9 +69,7 @@ def test_versions_are_known_as_people_write_them(written, name):
     assert find_release_spelling(written, KNOWN) == name
 
 
-@pytest.mark.parametrize(
-    "odd", ["", "a", "a-", "-1", "a-x", "d-1.0", "9", "a-1" + "9" * 5000, "a-" * 999, "a-24.07;rm"]
-)
+@in_one_case("odd", ["", "a", "a-", "-1", "a-x", "d-1.0", "9", "a-1" + "9" * 5000, "a-" * 999, "a-24.07;rm"])
 def test_what_is_no_release_of_a_stack_has_no_relative(odd):
     """Neither other stacks nor what is no name, however long."""
     assert nearest_release(odd, KNOWN) is None

@@ -8,7 +8,7 @@ from costmodel.errors import SpecError
 from costmodel.strategy import Recompute
 from planner.jobs.line import read_decisions
 from planner.jobs.problem import load, split_overrides
-from tests.cases import read_table
+from tests.cases import in_one_case, read_table
 from tests.planner.test_job import A_TIER, JOB, a_job, message_of
 
 
@@ -52,7 +52,7 @@ def test_override_leaves_the_mapping_as_it_was():
 BAD_OVERRIDES = read_table("overrides")["bad_overrides"]
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("override", "message"),
     [
         *BAD_OVERRIDES,
@@ -97,7 +97,7 @@ BAD_DECISIONS = [
 ]
 
 
-@pytest.mark.parametrize(("assignment", "message"), BAD_DECISIONS)
+@in_one_case(("assignment", "message"), BAD_DECISIONS)
 def test_bad_decision(assignment, message):
     """Decisions are known by name."""
     with pytest.raises(SpecError, match=re.escape(message)):

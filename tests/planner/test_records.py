@@ -13,6 +13,7 @@ from planner.uncertainty.intervals import Interval
 from planner.uncertainty.records import best_run, reach_record, record_month, records
 from planner.verbs.compare import side_of
 from tests.builders_job import a_document
+from tests.cases import in_one_case
 
 
 def facts(model="llama3-70b", device="h100", *, devices=64, sequence=8192, precision="bf16", framework=None):
@@ -145,7 +146,7 @@ def test_no_proxy_is_a_record_of_the_whole_model():
     assert max(one.tokens_per_second_per_device for one in ours if one.shape.num_layers == 126) < 400
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("framework", "date", "month"),
     [
         ("megatron-bridge-26.04.01", "2026-04", 316.0),  # 26 x 12 + 4; a patch comes later, the table in its month

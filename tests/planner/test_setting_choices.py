@@ -129,7 +129,7 @@ def test_the_mode_of_muon_is_chosen_with_its_placement():
     assert best.strategy.sharding.text == "optimizer"
 
 
-@pytest.mark.parametrize(("settings", "message"), read_table("setting_choices")["optimizers"])
+@in_one_case(("settings", "message"), read_table("setting_choices")["optimizers"])
 def test_other_optimizers_are_answered_with_their_price(settings, message):
     """An optimizer without an entry is priced as Adam; Muon's own settings want Muon."""
     with pytest.raises(SpecError, match=re.escape(message)):
@@ -190,7 +190,7 @@ def test_the_catalog_lists_values_of_choosable_settings(name):
 MISTAKES = read_table("setting_choices")["mistakes"]
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
+@in_one_case("mistake", MISTAKES)
 def test_wrong_values_are_named(mistake):
     """Where, what was seen, what is allowed."""
     settings, texts = MISTAKES[mistake]

@@ -14,7 +14,7 @@ from planner import cli, estimate, explain, export, load, plan, render
 from planner.frameworks import TARGETS
 from planner.search.runnable import require_runnable
 from tests.builders_job import a_document
-from tests.cases import read_table
+from tests.cases import in_one_case, read_table
 from tests.planner.test_job import JOBS
 
 JOB = a_document("llama3-8b", "16xh100-80gb-sxm", batch=64, sequence=8192, tokens=1e11)
@@ -42,7 +42,7 @@ def refusal(target: str, *overrides: str, **changes) -> str:
 # --- what a target brings ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("target", "framework"), OWN.items())
+@in_one_case(("target", "framework"), OWN.items())
 def test_a_target_brings_its_newest_release(target, framework):
     """On Hopper, of its own releases; that of others which it takes too is not its own."""
     problem = a_job(target)

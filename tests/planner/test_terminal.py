@@ -24,6 +24,7 @@ from planner.report.section import Asked, Screen, Section
 from planner.report.sections import all_sections
 from planner.report.short import short_sections
 from planner.verbs.plan import estimate, plan
+from tests.cases import in_one_case
 from tests.planner.test_job import JOBS, a_job
 from tests.planner.test_report import COPIED, planned
 
@@ -422,7 +423,7 @@ def test_progress_says_how_much_time_is_left():
     assert late == "12 s; begins (planning)"
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("doing", "fields", "words"),
     [
         ("searching", {"bound_seconds": 6.29416, "rows": 0}, "searching: nothing below 6.294 s so far"),

@@ -372,6 +372,10 @@ def _has_room(facts: Facts, strategy: Strategy) -> bool:
 
 def find_refusal(facts: Facts, strategy: Strategy, target: str) -> str | None:
     """Return the first reason why a target cannot run a strategy; None: it can."""
+    return facts.compute_once((find_refusal, target, strategy), lambda: _find_refusal(facts, strategy, target))
+
+
+def _find_refusal(facts: Facts, strategy: Strategy, target: str) -> str | None:
     try:
         require_software(facts, target)
         require_expressible(facts, strategy, target)

@@ -204,8 +204,13 @@ def _parser(named: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
         "planner --completion bash > ~/.local/share/bash-completion/completions/planner (zsh: as _planner into $fpath)",
     )
     add_message_options(parser)
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     words = set(named)
+
+    def make(*, prog: str, **options: Any) -> Parser:
+        """Make the parser of a command; one that is not named is never asked, and takes as long to make."""
+        return Parser(prog=prog, **options) if prog.rpartition(" ")[2] in words else parser
+
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=make)
     for name, (home, what) in COMMANDS.items():
         command = commands.add_parser(name, help=what)
         if name in words:

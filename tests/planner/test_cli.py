@@ -299,11 +299,11 @@ def test_a_closed_stderr_loses_no_result(stderr):
 @pytest.mark.parametrize(
     ("arguments", "stdout", "reason"),
     [
-        ("catalog models llama3-8b", ">&-", "it is closed"),
+        ("--version", ">&-", "it is closed"),
         ("catalog models llama3-8b", ">/dev/full", "No space left on device"),
         ("catalog schemas top", "<&- >&-", "it is closed"),
         ("--help", ">/dev/full", "No space left on device"),
-        ("--version", ">&-", "it is closed"),
+        ("catalog models llama3-8b", ">&-", "it is closed"),
     ],
 )
 def test_a_result_that_cannot_be_written_is_one_sentence_and_2(arguments, stdout, reason):

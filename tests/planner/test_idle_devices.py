@@ -208,8 +208,8 @@ def test_a_given_strategy_on_whole_nodes_is_allowed_and_counted():
     """tp 8 and dp 8 are 64 of 72 devices; without idle devices the rule of all devices forbids it."""
     job, decisions = load(a_job()), {"tp": 8, "dp": 8}
 
-    report = estimate(job, decisions)
-    forbidden = estimate(job.change_limits(idle_devices=False), decisions)
+    report = estimate(job, decisions, searched=False)
+    forbidden = estimate(job.change_limits(idle_devices=False), decisions, searched=False)
 
     assert report.broken_rules == ()
     assert report.plan.cluster.num_devices == 64
@@ -220,7 +220,7 @@ def test_a_given_strategy_on_whole_nodes_is_allowed_and_counted():
 
 def test_a_part_of_a_node_is_not_left_idle():
     """4 * 17 are 68 of 72 devices: eight and a half nodes."""
-    report = estimate(load(a_job(batch=68)), {"tp": 4, "dp": 17})
+    report = estimate(load(a_job(batch=68)), {"tp": 4, "dp": 17}, searched=False)
 
     assert "The parallel degrees (tp, cp, pp, dp) multiply to the number of GPUs." in report.broken_rules
 

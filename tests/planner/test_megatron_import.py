@@ -85,7 +85,7 @@ def broken_rules_of(name):
         "host_memory_gib": 1e5,
     }
     imported = from_megatron_lm(text_of(name), [f"cluster.{key}={value}" for key, value in cluster.items()])
-    return estimate(load(imported.document), {}).broken_rules
+    return estimate(load(imported.document), {}, searched=False).broken_rules
 
 
 # --- the 55 verdicts ---------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ HERE = ["cluster.device=h100-80gb-sxm", "cluster.num_devices=16"]
 def strategy_of(more="", overrides=HERE):
     """The strategy of the small model with some arguments more."""
     imported = from_megatron_lm(f"{SMALL} {BATCH} --micro-batch-size 1 {more}", overrides)
-    return estimate(load(imported.document), {}).plan.strategy
+    return estimate(load(imported.document), {}, searched=False).plan.strategy
 
 
 def test_a_model_of_the_catalog_is_named():
@@ -147,7 +147,7 @@ def test_squared_relu_is_read_and_written():
     text = f"{SMALL} {BATCH} --micro-batch-size 1".replace("--swiglu", "--squared-relu")
 
     imported = from_megatron_lm(text, HERE)
-    entries = megatron_entries(estimate(load(imported.document), {}).plan, "megatron-lm")
+    entries = megatron_entries(estimate(load(imported.document), {}, searched=False).plan, "megatron-lm")
 
     assert (imported.document["model"]["squared_relu"], imported.document["model"]["gated"]) == (True, False)
     assert entries["--squared-relu"] is True

@@ -93,7 +93,7 @@ def test_a_job_of_an_unknown_release_costs_what_its_relative_costs():
     nearest = max(
         (name for name in names if name.startswith("megatron-bridge")), key=lambda name: release_of(name).number
     )
-    unknown, known = (estimate(a_job(name), {"tp": 2}) for name in (UNKNOWN, nearest))
+    unknown, known = (estimate(a_job(name), {"tp": 2}, searched=False) for name in (UNKNOWN, nearest))
 
     assert unknown.problem.facts.cluster.unknown_release == UNKNOWN
     assert unknown.problem.facts.cluster.framework == known.problem.facts.cluster.framework
@@ -105,7 +105,7 @@ def test_a_job_of_an_unknown_release_costs_what_its_relative_costs():
 @pytest.mark.parametrize("given", [UNKNOWN, {"base": UNKNOWN, "settings": {"gradient_dtype": "bf16"}}])
 def test_every_format_says_for_which_release_another_stands(given):
     """Text, Markdown, page and JSON; also of a framework that a job changes."""
-    report = estimate(a_job(given), {"tp": 2})
+    report = estimate(a_job(given), {"tp": 2}, searched=False)
     sentence = f"{UNKNOWN} is not known: costed as "
 
     whole = json.loads(render(report, "json"))
@@ -120,7 +120,7 @@ def test_every_format_says_for_which_release_another_stands(given):
 def test_a_release_that_is_known_has_no_doubt():
     """Nor has one that a job does not name."""
     for given in ("torchtitan==0.3.0", None):
-        whole = json.loads(render(estimate(a_job(given), {"tp": 2}), "json"))
+        whole = json.loads(render(estimate(a_job(given), {"tp": 2}, searched=False), "json"))
         assert whole["cluster"]["framework_doubt"] is None
         assert "is not known" not in json.dumps(whole)
 
@@ -230,5 +230,5 @@ def test_a_relative_that_the_framework_has_not_is_its_default(tmp_path):
 def test_a_job_with_an_unknown_dispatcher_is_refused():
     """Its author can say what is allowed; nobody can ask a row."""
     with pytest.raises(SpecError, match=r"strategy.token_dispatcher"):
-        estimate(load({**JOB, "model": "mixtral-8x7b"}), {"ep": 8, "token_dispatcher": "mori"})
+        estimate(load({**JOB, "model": "mixtral-8x7b"}), {"ep": 8, "token_dispatcher": "mori"}, searched=False)
     assert nearest_dispatcher("mori") is None

@@ -68,7 +68,7 @@ def test_contents_of_files_come_along(tmp_path, written):
 def test_an_estimate_comes_back(tmp_path):
     """Also one of a strategy whose stages differ."""
     layout = {"layers": [7, 9, 9, 7], "recompute": ["full", "none", "none", "none"]}
-    report = estimate(load({**JOB, "strategy": {"tp": 2, "pp": 4, "layout": layout}}), {"mbs": 2})
+    report = estimate(load({**JOB, "strategy": {"tp": 2, "pp": 4, "layout": layout}}), {"mbs": 2}, searched=False)
     path = tmp_path / "estimate.json"
     path.write_text(render(report, "json"), encoding="utf-8")
 
@@ -139,4 +139,4 @@ def test_layouts_need_the_usual_schedule():
     cluster = {**JOB["cluster"], "framework": "torchtitan-0.1"}
 
     with pytest.raises(SpecError, match="schedule 1f1b"):
-        estimate(load({**JOB, "cluster": cluster, "strategy": given}), {})
+        estimate(load({**JOB, "cluster": cluster, "strategy": given}), {}, searched=False)

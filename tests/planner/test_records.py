@@ -216,7 +216,9 @@ def test_the_best_run_is_named_where_there_is_no_doubt():
     job = {**DEEPSEEK, "model": "llama3-405b", "cluster": {"device": "h100", "num_devices": 1024}}
     job["training"] = {**DEEPSEEK["training"], "sequence_length": 8192}
 
-    said = " ".join(render(estimate(load(job), {"tp": 8, "cp": 2, "pp": 8, "vpp": 8, "mbs": 1}), "short").split())
+    said = " ".join(
+        render(estimate(load(job), {"tp": 8, "cp": 2, "pp": 8, "vpp": 8, "mbs": 1}, searched=False), "short").split()
+    )
 
     assert "best published run: 208 tokens/s/GPU (dgxc 24.11.1, 576 GPUs); this plan is predicted" in said
 

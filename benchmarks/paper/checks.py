@@ -18,24 +18,24 @@ from costmodel.facts.device import Cluster
 from costmodel.facts.reliability import Reliability
 from costmodel.facts.workload import Workload
 from costmodel.models.flops import flops_per_second_per_device, model_flops_per_token
-from costmodel.pipelines.schedules import interleaved_bubble_seconds
+from costmodel.pipelines.schedules import busy_seconds, interleaved_bubble_seconds
 from costmodel.pipelines.stages import stages
 from costmodel.step.data_parallel import dp_seconds, update_seconds
 from costmodel.step.estimate import estimate
-from costmodel.step.layer import layer_parts
-from costmodel.step.layouts import strategy_seconds
+from costmodel.step.layer import layer_parts, steady_parts
+from costmodel.step.layouts import average_rank, strategy_seconds
 from costmodel.step.rank_time import (
     LAID_OUT_BY,
     all_ranks_seconds,
+    ep_fill_seconds,
     fill_seconds,
     idle_waiting_seconds,
-    pipeline_seconds,
     pp_seconds,
     rank_seconds,
     waiting_seconds,
 )
 from costmodel.strategy import Strategy
-from costmodel.tables import Facts, largest
+from costmodel.tables import Facts, largest, microbatches
 from planner.jobs.checkpoints import schedule_checkpoints, schedule_every
 
 
@@ -254,9 +254,12 @@ def tp_check() -> Check:
 
 def _tp_column(facts: Facts, strategy: Strategy) -> float:
     layers = facts.model.num_layers / strategy.pp
+    return _stage_times(facts, strategy) * layers * float(layer_parts(facts, strategy.decisions()).tp.sum())
+
+
+def _stage_times(facts: Facts, strategy: Strategy) -> float:
     m = facts.workload.global_batch_size / (strategy.dp * strategy.mbs)
-    stage_times = m + (strategy.pp - 1) / strategy.vpp
-    return stage_times * layers * float(layer_parts(facts, strategy.decisions()).tp.sum())
+    return m + (strategy.pp - 1) / strategy.vpp
 
 
 def pp_check() -> Check:
@@ -268,10 +271,17 @@ def pp_check() -> Check:
 def ep_check() -> Check:
     """Table 8: the EP column is exposed in warm-up and cool-down only, and decays by 0.9 per doubling."""
     numbers = (
-        (label, row.T_ep, _part(rows.deepseek_facts(row), rows.table8_strategy(row), "ep"))
+        (label, row.T_ep, _ep_column(rows.deepseek_facts(row), rows.table8_strategy(row)))
         for label, row in _table8_rows()
     )
     return compare("Table 8: EP column (3), (22)", "s", Basis.FITTED, numbers, 0.01)
+
+
+def _ep_column(facts: Facts, strategy: Strategy) -> float:
+    decisions = strategy.decisions()
+    whole, parts = average_rank(facts, decisions), layer_parts(facts, decisions)
+    stage = float((whole.all_layers * parts.ep).sum()) / strategy.pp
+    return _stage_times(facts, strategy) * stage + float(ep_fill_seconds(decisions, whole, parts))
 
 
 def column_checks() -> Iterator[Check]:
@@ -357,19 +367,20 @@ def _contiguous_step_seconds(row: Any) -> float:
     """
     A row of Table 8 with the paper's simplification: the parameters of contiguous stages although chunks interleave.
 
-    Its chunks do not wait for each other. Its optimizer and data-parallel columns are those of the first rank with the
-    first 64 / p - 1 layers.
+    Its chunks do not wait for each other, and every rank exposes the all-to-alls of the mean rank. Its optimizer and
+    data-parallel columns are those of the first rank with the first 64 / p - 1 layers.
     """
-    facts, decisions = rows.deepseek_facts(row), rows.table8_strategy(row).decisions()
+    facts, strategy = rows.deepseek_facts(row), rows.table8_strategy(row)
+    decisions = strategy.decisions()
     layers_in_order = stages(facts.model, pp=decisions["pp"], vpp=1)
-    parts = layer_parts(facts, decisions)
-    ranks = rank_seconds(facts, decisions, layers_in_order, parts.total)
-    every = all_ranks_seconds(facts, decisions, layers_in_order, parts.total)
-    waiting = interleaved_bubble_seconds(largest(ranks), every, vpp=decisions["vpp"]) + fill_seconds(facts, decisions)
-    pipeline = pipeline_seconds(facts, decisions, layers_in_order, parts, ranks, waiting) + pp_seconds(
-        facts, decisions, layers_in_order
+    steady = steady_parts(facts, decisions).total
+    slowest = largest(rank_seconds(facts, decisions, layers_in_order, steady))
+    every = all_ranks_seconds(facts, decisions, layers_in_order, steady)
+    pipeline = busy_seconds(slowest, num_microbatches=microbatches(facts, decisions)) + interleaved_bubble_seconds(
+        slowest, every, vpp=decisions["vpp"]
     )
-    return float(pipeline) + sum(_table8_ending(row))
+    beside = fill_seconds(facts, decisions) + pp_seconds(facts, decisions, layers_in_order)
+    return float(pipeline + beside) + _ep_column(facts, strategy) + sum(_table8_ending(row))
 
 
 def _step_numbers(label: str, printed_seconds: float, seconds: float) -> tuple[str, float, float]:

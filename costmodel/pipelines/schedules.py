@@ -39,6 +39,25 @@ def steady_slots(*, pp: Numbers, vpp: Numbers, num_microbatches: Numbers) -> Num
     return num_microbatches * vpp - pp * vpp + pp - 1
 
 
+def passes_alone(*, vpp: Numbers, group: Numbers, num_microbatches: Numbers) -> Numbers:
+    r"""
+    Number of forward passes of the last rank that run alone, though a schedule pairs passes of two micro-batches.
+
+    .. math:: n = \min((v - 1) g + 1,\; m v)
+
+    Derivation: those before its first backward pass. As many backward passes follow its last forward pass.
+
+    References
+    ----------
+    megatron-core 0.16.1, ``get_pp_rank_microbatches``, with one forward pass more for
+    ``overlap_moe_expert_parallel_comm``.
+
+    >>> int(passes_alone(vpp=2, group=4, num_microbatches=8))
+    5
+    """
+    return np.minimum((vpp - 1) * group + 1, num_microbatches * vpp)
+
+
 def busy_seconds(slowest_rank_seconds: Numbers, *, num_microbatches: Numbers) -> Numbers:
     r"""
     Seconds in which the slowest rank computes in one step.

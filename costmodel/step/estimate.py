@@ -191,7 +191,7 @@ def simulate_step(facts: Facts, strategy: Strategy, *, most_passes: int) -> Simu
         ),
         passes=passes,
         other_seconds={
-            "ep": float(ep_fill_seconds(whole, layer_parts(facts, decisions))),
+            "ep": float(ep_fill_seconds(decisions, whole, layer_parts(facts, decisions))),
             "host": float(once_seconds(facts, decisions)),
             "pp": _transfer_seconds(facts, decisions, whole),
             "bubble": float(fill_seconds(facts, decisions) + imbalance_seconds(facts, decisions)),
@@ -229,7 +229,7 @@ def simulated_seconds(facts: Facts, strategy: Strategy) -> float:
     decisions, whole = strategy.decisions(), average_rank(facts, strategy.decisions())
     parts = layer_parts(facts, decisions)
     beside = (
-        float(ep_fill_seconds(whole, parts))
+        float(ep_fill_seconds(decisions, whole, parts))
         + float(pp_seconds(facts, decisions, whole, parts))
         + float(once_seconds(facts, decisions))
         + sum(_parts_at_end(_build_ending(facts, ranks.decisions, ranks.stages), None).values())
@@ -395,7 +395,7 @@ def _build_rank_parts(facts: Facts, strategy: Strategy) -> _RankParts:
     }
     whole = average_rank(facts, decisions)
     sent = m * ranks.each(sent_seconds(facts, decisions, ranks.stages))
-    edges = float(ep_fill_seconds(whole, layer_parts(facts, decisions)))
+    edges = float(ep_fill_seconds(decisions, whole, layer_parts(facts, decisions)))
     alone = {name: m * seconds for name, seconds in _layers_alone(facts, decisions, ranks.layers).items()}
     return _RankParts(
         exposed=busy

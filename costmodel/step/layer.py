@@ -19,6 +19,7 @@ from costmodel.facts.calibration import Constants
 from costmodel.facts.device import EquippedDevice, Slowdowns
 from costmodel.lowering.layer import module_indices, recomputes, sum_over_modules
 from costmodel.memory import kept_bytes, layer_footprint
+from costmodel.pipelines.schedules import passes_alone
 from costmodel.pipelines.stages import Stages
 from costmodel.record import record
 from costmodel.step.compute import (
@@ -85,38 +86,19 @@ def layer_loads(facts: Facts, decisions: Decisions) -> LinkLoads:
     return LinkLoads(scale_up=np.asarray(scale_up), adapter=np.asarray(adapter))
 
 
-def adapter_seconds(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -> tuple[Array, Array]:
+def adapter_seconds(decisions: Decisions, seconds: LayerSeconds) -> tuple[Array, Array]:
     """
     Seconds in which a layer uses the network adapter in its forward and its backward pass: shape (..., K) each.
 
     Derivation: its own collectives. With overlap, a pass has the all-to-alls of another micro-batch's opposite pass.
     """
-    adapter, overlaps = seconds.adapter, add_layer_axis(alternates(facts, decisions))
+    adapter, overlaps = seconds.adapter, add_layer_axis(decisions["ep_overlap"])
     forward = np.where(overlaps, adapter.ep_backward, adapter.ep_forward)
     backward = np.where(overlaps, adapter.ep_forward, adapter.ep_backward)
     return (
         adapter.tp_forward + adapter.cp_forward + forward,
         adapter.tp_backward + adapter.cp_backward + backward,
     )
-
-
-def alternates(facts: Facts, decisions: Decisions) -> NDArray[np.bool_]:
-    r"""
-    Return True where passes of two micro-batches run together: (...).
-
-    .. math:: m > p
-
-    Derivation: rank r does w = 2 (p - 1 - r) + (v - 1) p + 1 of its m v forward passes before the first backward pass.
-    In the mean over the ranks, w is v p. Those passes have no backward pass of another micro-batch beside them, and as
-    many backward passes have no forward pass. With m <= p nothing is left, and ``ep_overlap`` hides nothing.
-
-    References
-    ----------
-    megatron-core 0.16.1, ``pipeline_parallel/schedules.py``, ``get_pp_rank_microbatches``, with one pass more for
-    ``overlap_moe_expert_parallel_comm``.
-    """
-    has_steady_phase = np.greater(microbatches(facts, decisions), decisions["pp"])
-    return np.asarray(np.logical_and(decisions["ep_overlap"], has_steady_phase))
 
 
 COMMUNICATION_OF_MODULES = (
@@ -209,11 +191,11 @@ class LayerParts:
     again
         Seconds of computation in ``recompute``.
     tp, cp, ep, offload
-        Seconds of exposed communication and transfers in the steady phase.
+        Seconds of exposed communication and transfers.
     host
         Seconds of waiting for the host to launch kernels.
     ep_edges
-        Seconds of expert-parallel communication exposed in warm-up and cool-down beyond ``ep``.
+        Seconds of expert-parallel communication that warm-up and cool-down expose beyond ``ep``.
     forward
         Seconds of the forward pass in ``total``, in equal shares of the layer with and without ``ep_overlap``.
     weight
@@ -237,7 +219,7 @@ class LayerParts:
 
     @property
     def total(self) -> Array:
-        """Seconds of one layer in the steady phase: (7) + (8) with their overlaps."""
+        """Seconds of one layer: (7) + (8) with their overlaps."""
         return self.compute + self.recompute + self.waiting
 
     @property
@@ -288,19 +270,39 @@ class Exposed(LayerCommunication):
 
 
 def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
-    """
+    r"""
     Return the parts of one layer's time, with the decisions' overlaps, recomputation and offloading.
+
+    .. math:: T = T_{steady} + \frac{n}{m v} E
+
+    Derivation: of m v passes of a chunk, n (:func:`costmodel.pipelines.schedules.passes_alone`) have no pass of another
+    micro-batch beside them. A layer's mean micro-batch exposes that share of E, the all-to-alls of warm-up and
+    cool-down. ``ep_edges`` is the rest.
 
     References
     ----------
     MoFa, arXiv:2511.09837, equations (7), (8) with (20)-(22), (30), (32), (34), (35).
     """
+    steady = steady_parts(facts, decisions)
+    if not np.any(decisions["ep_overlap"]):
+        return steady
+    vpp, m = np.asarray(decisions["vpp"]), microbatches(facts, decisions)
+    num_alone = passes_alone(vpp=vpp, group=np.asarray(decisions["group"]), num_microbatches=m)
+    alone = add_layer_axis(num_alone / (m * vpp)) * steady.ep_edges
+    longer = np.divide(alone, steady.total, out=np.zeros(np.broadcast(alone, steady.total).shape), where=alone > 0)
+    return replace(
+        steady, ep=steady.ep + alone, ep_edges=steady.ep_edges - alone, forward=steady.forward * (1 + longer)
+    )
+
+
+def steady_parts(facts: Facts, decisions: Decisions) -> LayerParts:
+    """Return the parts of a layer's time in the steady phase of a pipeline."""
     seconds = lookup(layer_seconds, facts, decisions)
-    given = (seconds, *(decisions[name] for name in (*LAYER_OVERLAPS, "recompute", "activation_offload", "pp")))
-    return memoize_last(facts, layer_parts, given, lambda: _layer_parts(facts, decisions, seconds))
+    given = (seconds, *(decisions[name] for name in (*LAYER_OVERLAPS, "recompute", "activation_offload")))
+    return memoize_last(facts, steady_parts, given, lambda: _steady_parts(facts, decisions, seconds))
 
 
-def _layer_parts(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -> LayerParts:
+def _steady_parts(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -> LayerParts:
     exposed = exposed_seconds(facts, decisions, seconds)
     again, repeated = _repeated_seconds(facts, seconds, exposed, recompute=add_layer_axis(decisions["recompute"]))
     tp, cp, ep = (_both_passes(exposed, name) for name in ("tp", "cp", "ep"))
@@ -377,11 +379,11 @@ def _launches(
 ) -> tuple[Array, Array, Array]:
     """Seconds of the host's launches of both passes, without and with overlaps; ``launches_beyond``: (..., K)."""
     launching = launching_seconds(seconds, recompute=add_layer_axis(decisions["recompute"]))
-    together, constants = add_layer_axis(alternates(facts, decisions)), facts.cluster.device.constants
+    alternates, constants = add_layer_axis(decisions["ep_overlap"]), facts.cluster.device.constants
     slowed = constants.overlap_slowdown_launches * launching
     measured = alternating_launch_seconds(launching, apart_seconds=apart_seconds, constants=constants)
-    beyond = np.where(together & (slowed > measured), slowed / np.maximum(measured, np.finfo(float).tiny), 1.0)
-    return launching, np.where(together, measured, launching), beyond
+    beyond = np.where(alternates & (slowed > measured), slowed / np.maximum(measured, np.finfo(float).tiny), 1.0)
+    return launching, np.where(alternates, measured, launching), beyond
 
 
 def _both_passes(exposed: Exposed, group: str) -> Array:
@@ -431,8 +433,7 @@ def exposed_seconds(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -
     backward pass's all-to-alls counts in the forward pass, and the other way round.
     """
     device = facts.cluster.device
-    tp_overlap, cp_overlap = (add_layer_axis(decisions[name]) for name in ("tp_overlap", "cp_overlap"))
-    ep_overlap = add_layer_axis(alternates(facts, decisions))
+    tp_overlap, cp_overlap, ep_overlap = (add_layer_axis(decisions[name]) for name in LAYER_OVERLAPS)
     if facts.workload.lengths is not None and facts.workload.lengths.rank_tokens is not None:
         cp_overlap = np.ones_like(cp_overlap)  # dynamic rings of any ranks, also where cp is 1
     overlapped = seconds.overlapped
@@ -555,14 +556,13 @@ def _least_layer(
         Return the bounds of a layer.
 
         Derivation: recomputed modules, and copies of activations, lengthen a layer by at most the time of all that may
-        be recomputed and copied. Then each kernel is launched while the device waits. All-to-alls of any number of
-        ranks may overlap (:func:`alternates`), or not.
+        be recomputed and copied. Then each kernel is launched while the device waits.
         """
         given = {"tp": tp, "cp": cp, "ep": ep, "etp": etp, "mbs": mbs, "sequence_parallel": sequence_parallel, "dp": dp}
         given |= {"recompute": recompute, "activation_offload": activation_offload}
-        given |= {"token_dispatcher": token_dispatcher, "cuda_graphs": cuda_graphs, "pp": 1}
+        given |= {"token_dispatcher": token_dispatcher, "cuda_graphs": cuda_graphs}
         every = {**given, **_open_axes(given, dict(among))}
-        parts, seconds = layer_parts(facts, every), lookup(layer_seconds, facts, every)
+        parts, seconds = steady_parts(facts, every), lookup(layer_seconds, facts, every)
         longest, exposed = parts, exposed_seconds(facts, every, seconds)
         if may_offload:
             down, up = _offload_exposed(facts, {**every, "activation_offload": True}, seconds, exposed)
@@ -716,7 +716,7 @@ def _offload_exposed(
         slowdown_communication=1.0, slowdown_compute=device.constants.overlap_slowdown_compute, processors_taken=0.0
     )
     added = []
-    both = host_copy_seconds(facts, decisions), adapter_seconds(facts, decisions, seconds)
+    both = host_copy_seconds(facts, decisions), adapter_seconds(decisions, seconds)
     passes = zip(("forward", "backward"), *both, strict=True)
     for own, copies, load in passes:
         beside = exposed_overlapped_seconds(

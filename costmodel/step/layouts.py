@@ -334,7 +334,7 @@ def constant_seconds(facts: Facts, decisions: Decisions) -> Array:
     parts = layer_parts(facts, decisions)
     return np.asarray(
         fill_seconds(facts, decisions)
-        + ep_fill_seconds(stages, parts)
+        + ep_fill_seconds(decisions, stages, parts)
         + pp_seconds(facts, decisions, stages, parts)
         + once_seconds(facts, decisions)
         + imbalance_seconds(facts, decisions)

@@ -380,7 +380,7 @@ def pipeline_seconds(
     return np.asarray(
         busy_seconds(slowest, num_microbatches=microbatches(facts, decisions))
         + waiting
-        + ep_fill_seconds(stages, parts)
+        + ep_fill_seconds(decisions, stages, parts)
     )
 
 
@@ -851,20 +851,19 @@ def once_seconds(facts: Facts, decisions: Decisions) -> Array:
     return np.asarray(seconds * slowest_of(num_devices, spread=1.0) * launches)
 
 
-def ep_fill_seconds(stages: Stages, parts: LayerParts) -> Array:
+def ep_fill_seconds(decisions: Decisions, stages: Stages, parts: LayerParts) -> Array:
     r"""
-    Seconds of expert-parallel communication that only warm-up and cool-down expose, shape (...).
+    Seconds of expert-parallel communication that the pipeline's idle time exposes beyond passes of mean length: (...).
 
-    .. math:: T = \sum_k L_k E_k
+    .. math:: T = \frac{p - 1}{p v} \sum_k L_k E_k
 
-    Derivation: warm-up and cool-down each pass all chunks once, so that the whole model's all-to-alls are exposed once.
-    In MoFa's Table 8 the EP column depends on neither the number of micro-batches nor of ranks. With no more
-    micro-batches than ranks there is no steady phase (:func:`costmodel.step.layer.alternates`).
-
-    Idle time of the pipeline is that of overlapped passes, which is too short. So a step of one micro-batch more than
-    ranks can be up to 2 % shorter than one of as many.
+    Derivation: the slowest rank waits for p - 1 chunks of others, the first and last passes of a step. Nothing runs
+    beside those. With its own passes (:func:`costmodel.step.layer.layer_parts`) and groups of p micro-batches, the
+    whole model's all-to-alls are exposed once: in MoFa's Table 8 the EP column depends on neither the number of
+    micro-batches nor of ranks. ``tests/oracle`` simulates such pipelines.
     """
-    return np.asarray(sum_last(stages.all_layers * parts.ep_edges))
+    pp = np.asarray(decisions["pp"])
+    return np.asarray((pp - 1) / (pp * decisions["vpp"]) * sum_last(stages.all_layers * parts.ep_edges))
 
 
 def slices_seconds(

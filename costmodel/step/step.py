@@ -141,7 +141,7 @@ def step_and_bubble_seconds(
         waiting = waiting_seconds(facts, decisions, stages, parts, ranks)
         return np.asarray(pipeline_seconds(facts, decisions, stages, parts, ranks, waiting) + beside), waiting
     pipeline = least_pipeline_seconds(facts, decisions, stages, parts.total)
-    least = pipeline + ep_fill_seconds(stages, parts) + fill_seconds(facts, decisions) + beside
+    least = pipeline + ep_fill_seconds(decisions, stages, parts) + fill_seconds(facts, decisions) + beside
     matters = least * (1 - FLOAT_NOISE) <= at_most
     waiting = waiting_seconds(facts, decisions, stages, parts, ranks, matters)
     seconds = pipeline_seconds(facts, decisions, stages, parts, ranks, waiting) + beside

@@ -12,7 +12,7 @@ from costmodel.facts.device import Network
 from costmodel.lowering import layer_operators
 from costmodel.lowering.collectives import PIECE_LAUNCHES, RING_LAUNCHES
 from costmodel.step.compute import LayerSeconds, layer_seconds
-from costmodel.step.layer import LayerParts, host_exposed, late_fraction, launching_seconds, layer_parts
+from costmodel.step.layer import LayerParts, host_exposed, late_fraction, launching_seconds, layer_parts, steady_parts
 from costmodel.strategy import MODULES, CudaGraphs, Recompute, TokenDispatcher
 from costmodel.tables import Facts, lookup
 from costmodel.timing.roofline import STREAMING_SECONDS
@@ -37,7 +37,7 @@ def on_the_networks(model: Any, **profile: Any) -> Facts:
 
 def parts_of(given: Facts, **changes: Any) -> LayerParts:
     """One layer of each kind under a strategy."""
-    return layer_parts(given, a_strategy(**changes).decisions())
+    return steady_parts(given, a_strategy(**changes).decisions())
 
 
 def alone(given: Facts, **changes: Any) -> LayerSeconds:

@@ -18,6 +18,7 @@ from costmodel.step.compute import layer_seconds
 from costmodel.step.data_parallel import data_parallel_seconds, dp_seconds, update_seconds
 from costmodel.step.embedding_head import embedding_head_seconds
 from costmodel.step.estimate import estimate
+from costmodel.step.layer import steady_parts
 from costmodel.step.layouts import strategy_seconds
 from costmodel.step.rank_time import ep_fill_seconds, once_seconds, p2p_seconds, pp_seconds, sent_seconds
 from costmodel.step.step import cost, different_ranks, layer_parts, least_seconds, lower_bound_seconds
@@ -395,27 +396,18 @@ def test_edges_of_overlapped_expert_parallelism_do_not_depend_on_the_pipeline():
     """MoFa's Table 8: the exposed all-to-alls are those of the whole model once."""
     given = the_facts(MOE)
 
-    def edges(pp: int, vpp: int = 1) -> float:
-        decisions = a_strategy(pp=pp, vpp=vpp, dp=8, ep=8, ep_overlap=True).decisions()
-        held = every_stage(MOE, pp=pp, vpp=vpp)
-        return float(ep_fill_seconds(held, layer_parts(given, decisions)))
+    def edges(pp: int, vpp: int = 1, group: int = 1) -> float:
+        decisions = a_strategy(pp=pp, vpp=vpp, dp=8, ep=8, ep_overlap=True, group=group).decisions()
+        held, parts = every_stage(MOE, pp=pp, vpp=vpp), layer_parts(given, decisions)
+        alone = float((held.all_layers * (parts.ep - steady_parts(given, decisions).ep)).sum()) / pp
+        m = given.workload.global_batch_size / (8 * decisions["mbs"])
+        return (m + (pp - 1) / vpp) * alone + float(ep_fill_seconds(decisions, held, parts))
 
     whole = edges(1)
 
     assert whole > 0
-    assert [edges(2), edges(2, 7), edges(7)] == pytest.approx([whole] * 3)
-
-
-def test_no_more_micro_batches_than_ranks_overlap_no_all_to_alls():
-    """With two micro-batches, all forward passes of two ranks precede the backward passes but for one."""
-    given = the_facts(MOE)
-    two = {"vpp": 7, "dp": 8, "ep": 8, "mbs": given.workload.global_batch_size // (8 * 2)}
-
-    def seconds(pp: int, *, ep_overlap: bool) -> float:
-        return float(cost(given, a_strategy(**two, pp=pp, ep_overlap=ep_overlap).decisions()).step_seconds)
-
-    assert seconds(2, ep_overlap=True) == seconds(2, ep_overlap=False)
-    assert seconds(1, ep_overlap=True) < seconds(1, ep_overlap=False)
+    assert [edges(2), edges(2, 7, 2), edges(7)] == pytest.approx([whole] * 3)
+    assert edges(2, 7, 4) == pytest.approx((6 * 4 + 2) / (2 * 7) * whole)
 
 
 def test_the_step_of_one_device_is_its_work():

@@ -89,6 +89,7 @@ def play(
     *,
     p2p_seconds: float = 0.0,
     hop_blocks: bool = False,
+    hidden_seconds: float = 0.0,
 ) -> Timeline:
     """
     Play the orders of all ranks.
@@ -103,6 +104,8 @@ def play(
         From one virtual stage to the next on another rank, either direction.
     hop_blocks
         Whether the sender does nothing else meanwhile; else transfers run beside computation.
+    hidden_seconds
+        By which passes of two micro-batches that run together take less than one after the other.
     """
     last = len(seconds[FORWARD]) - 1
     blocks = [[one if type(one) is tuple else (one,) for one in passes] for passes in work]
@@ -121,7 +124,7 @@ def play(
                 ready = max((ends[one] + (rank_of[one] != rank) * p2p_seconds for one in before), default=0.0)
                 start = max(clock[rank], ready)
                 begins[rank] = min(begins[rank], start)
-                end = start + sum(seconds[one.kind][one.stage] for one in block)
+                end = start + sum(seconds[one.kind][one.stage] for one in block) - hidden_seconds * (len(block) > 1)
                 ends |= dict.fromkeys(block, end)
                 waited_for = any(rank_of[other] != rank for one in block for other in successors(one, last=last))
                 clock[rank] = end + hop_blocks * waited_for * p2p_seconds
@@ -136,12 +139,14 @@ def play(
     )
 
 
-def order(rank: int, *, pp: int, vpp: int, num_microbatches: int, group: int | None = None) -> list[Pass]:
+def order(
+    rank: int, *, pp: int, vpp: int, num_microbatches: int, group: int | None = None, together: bool = False
+) -> list[Block]:
     """
     Everything that one rank does, in order: warm-up forwards, one forward and one backward in turn, the rest.
 
     Groups of pp micro-batches, or as many as told, pass through a rank's first chunk, then through its second, and so
-    on.
+    on. Passes that run together, of two micro-batches, need one forward pass more before the first backward pass.
     """
     group = (group or pp) if vpp > 1 else num_microbatches
     visits = [
@@ -153,8 +158,9 @@ def order(rank: int, *, pp: int, vpp: int, num_microbatches: int, group: int | N
     forwards = [Pass(FORWARD, chunk * pp + rank, microbatch) for chunk, microbatch in visits]
     backwards = [Pass(BACKWARD, (vpp - 1 - chunk) * pp + rank, microbatch) for chunk, microbatch in visits]
     before_the_first_answer = pp - rank - 1 if vpp == 1 else 2 * (pp - rank - 1) + (vpp - 1) * group
-    warmup = min(before_the_first_answer, len(forwards))
-    steady = [one for pair in zip(forwards[warmup:], backwards, strict=False) for one in pair]
+    warmup = min(before_the_first_answer + together, len(forwards))
+    pairs = list(zip(forwards[warmup:], backwards, strict=False))
+    steady: list[Block] = [*pairs] if together else [one for pair in pairs for one in pair]
     return [*forwards[:warmup], *steady, *backwards[len(forwards) - warmup :]]
 
 

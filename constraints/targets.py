@@ -311,10 +311,10 @@ def find_broken_rules(facts: Facts, strategy: Strategy, target: str, release: st
 
 def estimate_own_loss(facts: Facts, strategy: Strategy) -> Estimate:
     """Estimate a strategy with Megatron-LM's own loss instead of Transformer Engine's fused one."""
-    return estimate(_with_own_loss(facts), strategy)
+    return estimate(_unfuse_loss(facts), strategy)
 
 
-def _with_own_loss(facts: Facts) -> Facts:
+def _unfuse_loss(facts: Facts) -> Facts:
     cluster = facts.cluster
     settings = replace(cluster.settings, loss="unfused")
     return replace(facts, cluster=replace(cluster, device=unfuse_loss(cluster.device), settings=settings))
@@ -365,7 +365,7 @@ def _has_room(facts: Facts, strategy: Strategy) -> bool:
     most = facts.cluster.device.memory_bytes
 
     def has_room() -> bool:
-        return device_bytes(_with_own_loss(facts), strategy) <= most or device_bytes(facts, strategy) > most
+        return device_bytes(_unfuse_loss(facts), strategy) <= most or device_bytes(facts, strategy) > most
 
     return facts.compute_once((_has_room, strategy), has_room)
 

@@ -8,7 +8,6 @@ from benchmarks.allocator.__main__ import kind_of, measured_shares
 from benchmarks.allocator.allocator import MIB, Allocator
 from benchmarks.allocator.steps import Rank, deepep_bytes, hybridep_bytes, jobs, nccl_bytes
 from costmodel.catalog.releases import ALLOCATORS, allocator
-from tests.cases import in_one_case
 
 
 def played(*events, expandable=False, capacity=float("inf")) -> Allocator:
@@ -22,7 +21,7 @@ def played(*events, expandable=False, capacity=float("inf")) -> Allocator:
     return found
 
 
-@in_one_case(
+@pytest.mark.parametrize(
     ("nbytes", "segment"),
     [
         (1, 2 * MIB),

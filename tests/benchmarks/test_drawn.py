@@ -20,7 +20,6 @@ from planner.measure.calibrate.constants import constants
 from planner.measure.calibrate.fit import Fit
 from planner.measure.runs.predictions import Prediction
 from tests.builders_runs import fitted_results, known, predicted
-from tests.cases import in_one_case
 
 FIRST = {"id": "a", "cluster.framework": "megatron-core-0.8"}
 """Software without fitted factors."""
@@ -109,7 +108,7 @@ def test_derivatives_of_other_rows_fail_the_benchmark(tmp_path, capsys):
     assert "Drawn folds (seed 3) cannot be computed anew: derivatives.json.gz: has other rows than the fit" in out
 
 
-@in_one_case("content", [b"", b"id,seconds\n", gzip.compress(b"{}", mtime=0), b"\x1f\x8b\x08\x00broken"])
+@pytest.mark.parametrize("content", [b"", b"id,seconds\n", gzip.compress(b"{}", mtime=0), b"\x1f\x8b\x08\x00broken"])
 def test_a_file_that_is_no_table_of_derivatives_is_said(tmp_path, content):
     """Empty, a CSV, a broken archive, none at all."""
     (tmp_path / "odd.json.gz").write_bytes(content)

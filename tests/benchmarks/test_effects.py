@@ -11,7 +11,6 @@ from benchmarks.effects import ratios
 from benchmarks.effects.__main__ import OWN_RUNS, main, predicted_runs
 from benchmarks.output import CHECKS_FAILED, NOTHING_TO_READ
 from tests.builders_runs import predicted, project_predictions
-from tests.cases import in_one_case
 
 
 def an_effect(*, measured: float = 1.0, ratio: float = 1.0, kind: str = "recompute", group: str = "") -> ratios.Effect:
@@ -31,7 +30,7 @@ def groups():
 # --- pairs ------------------------------------------------------------------------------------------------------
 
 
-@in_one_case(
+@pytest.mark.parametrize(
     ("facts", "kind"),
     [
         (("container",), ratios.RELEASE_ALONE),

@@ -25,7 +25,7 @@ from costmodel.lowering.framework import (
     storage_precision,
     unfuse_loss,
 )
-from costmodel.step.estimate import Estimate, estimate
+from costmodel.step.estimate import Estimate, device_bytes, estimate
 from costmodel.strategy import Decision, Sharding, StageLayout, Strategy, TokenDispatcher
 from costmodel.tables import Facts, tabulate
 
@@ -311,10 +311,13 @@ def find_broken_rules(facts: Facts, strategy: Strategy, target: str, release: st
 
 def estimate_own_loss(facts: Facts, strategy: Strategy) -> Estimate:
     """Estimate a strategy with Megatron-LM's own loss instead of Transformer Engine's fused one."""
+    return estimate(_unfuse_loss(facts), strategy)
+
+
+def _unfuse_loss(facts: Facts) -> Facts:
     cluster = facts.cluster
     settings = replace(cluster.settings, loss="unfused")
-    own = replace(cluster, device=unfuse_loss(cluster.device), settings=settings)
-    return estimate(replace(facts, cluster=own), strategy)
+    return replace(facts, cluster=replace(cluster, device=unfuse_loss(cluster.device), settings=settings))
 
 
 def require_release(facts: Facts, strategy: Strategy, target: str, asked: Sequence[str] | None = None) -> None:
@@ -360,12 +363,19 @@ def _refusals_of_release(facts: Facts, strategy: Strategy, target: str, release:
 def _has_room(facts: Facts, strategy: Strategy) -> bool:
     """Tell whether a strategy fits with Megatron-LM's own loss, or does not fit as it is costed either."""
     most = facts.cluster.device.memory_bytes
-    own = estimate_own_loss(facts, strategy).device_bytes
-    return own <= most or estimate(facts, strategy).device_bytes > most
+
+    def has_room() -> bool:
+        return device_bytes(_unfuse_loss(facts), strategy) <= most or device_bytes(facts, strategy) > most
+
+    return facts.compute_once((_has_room, strategy), has_room)
 
 
 def find_refusal(facts: Facts, strategy: Strategy, target: str) -> str | None:
     """Return the first reason why a target cannot run a strategy; None: it can."""
+    return facts.compute_once((find_refusal, target, strategy), lambda: _find_refusal(facts, strategy, target))
+
+
+def _find_refusal(facts: Facts, strategy: Strategy, target: str) -> str | None:
     try:
         require_software(facts, target)
         require_expressible(facts, strategy, target)

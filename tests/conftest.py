@@ -2,9 +2,11 @@
 
 import gc
 import os
+from collections.abc import Generator
 from itertools import groupby
 
 import pytest
+from _pytest.doctest import DoctestModule
 
 # One test process per core (pytest -n auto) computes already: threads of BLAS beside them take twice the processor
 # time for the same matrices, and where others work on the machine, ten times as long.
@@ -19,6 +21,13 @@ GOLDEN_RATIO = (5**0.5 - 1) / 2
 
 NUM_CASES = pytest.StashKey[int]()
 """All cases of the collected tests, slow ones included."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Leave the tests' own docstrings, which hold no examples, to their readers; those of the packages are run."""
+    found = yield
+    return [one for one in found if not isinstance(one, DoctestModule)]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from typing import Any
 
 import jsonschema
 
-from planner.schema import schema
+from planner.schema import schema_text
 
 
 @cache
 def validator(name: str) -> jsonschema.Draft202012Validator:
     """What checks documents of a name."""
-    return jsonschema.Draft202012Validator(schema(name))
+    return jsonschema.Draft202012Validator(json.loads(schema_text(name)))
 
 
 def valid(name: str, document: Any) -> Any:

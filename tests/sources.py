@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -18,16 +19,20 @@ ROOMS = (*PACKAGES, "benchmarks", "tests")
 MADE = {".git", ".hypothesis", "__pycache__", "build", "dist"}
 """Folders that hold no source."""
 
-FILES = sorted(
-    path
-    for path in ROOT.rglob("*")
-    if path.is_file()
-    and path.suffix not in {".png", ".gz"}
-    and not any(
-        part in MADE or part.startswith(".venv") or part.endswith(("_cache", ".egg-info"))
-        for part in path.relative_to(ROOT).parts
-    )
-)
+
+def is_made(name: str) -> bool:
+    """Tell whether a file or folder of this name is nobody's source."""
+    return name in MADE or name.startswith(".venv") or name.endswith(("_cache", ".egg-info", ".png", ".gz"))
+
+
+def walk() -> Iterator[Path]:
+    """Yield all files of text, without looking into environments, which hold ten times as many."""
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = [one for one in folders if not is_made(one)]
+        yield from (Path(folder, name) for name in names if not is_made(name))
+
+
+FILES = sorted(walk())
 """All files of text, in the order of their paths."""
 
 

@@ -28,6 +28,8 @@ def definitions() -> list[tuple[str, ast.AST]]:
             if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 found.append((name, node))
             for child in ast.iter_child_nodes(node):
+                if isinstance(child, ast.expr):
+                    continue  # which holds no definition
                 waiting.append((f"{name}.{child.name}" if hasattr(child, "name") and child.name else name, child))
     return found
 

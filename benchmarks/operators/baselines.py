@@ -9,7 +9,6 @@ from typing import TypeAlias
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn.ensemble import RandomForestRegressor
 
 from costmodel.facts.calibration import Fabric
 from costmodel.network.link_law import Calls
@@ -75,6 +74,8 @@ def _alpha_beta(constants: Mapping[str, float], calls: Calls) -> Rows:
 
 def forest_seconds(known: Measured[Calls], calls: Calls) -> Rows:
     """A random forest of bytes, ranks, nodes and kind, as in arXiv 2509.22832."""
+    from sklearn.ensemble import RandomForestRegressor  # two seconds, which laws without a forest need not wait
+
     forest = RandomForestRegressor(100, random_state=0, n_jobs=2)
     forest.fit(known.calls.features, np.log(known.seconds))
     seconds: Rows = np.exp(forest.predict(calls.features))

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn.ensemble import RandomForestRegressor
 
 from benchmarks.operators.baselines import Unseen, joined, score
 from benchmarks.operators.communication import facts
@@ -103,6 +102,8 @@ def _interpolated(known: Measured[Exchanges], wanted: Exchanges) -> Rows:
 
 def _forest(known: Measured[Exchanges], wanted: Exchanges) -> Rows:
     """A random forest of ranks, processors, payload, timing, level, implementation and device."""
+    from sklearn.ensemble import RandomForestRegressor
+
     names = sorted({*known.calls.implementations.tolist(), *known.calls.devices.tolist()})
 
     def features(of: Exchanges) -> Rows:

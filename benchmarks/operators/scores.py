@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.ensemble import RandomForestRegressor
 
 from benchmarks.operators.baselines import Unseen, joined, score
 from benchmarks.operators.groups import CATALOG_NAMES, Group
@@ -42,6 +41,8 @@ def held_out(group: Group) -> Unseen:
 
 def predicted(known: Group, unseen: Group) -> Unseen:
     """Return the errors on samples by laws that know others of the same device and operator."""
+    from sklearn.ensemble import RandomForestRegressor
+
     forest = RandomForestRegressor(100, min_samples_leaf=2, random_state=0, n_jobs=2)
     forest.fit(known.shapes.features[:, :NUM_SHAPE_FEATURES], np.log(known.seconds))
     times = learn_operator(known.shapes, known.seconds, list(known.families))

@@ -279,12 +279,16 @@ def _ranks_of(facts: Facts, strategy: Strategy) -> _Ranks:
 
 
 def _build_ranks(facts: Facts, strategy: Strategy) -> _Ranks:
-    stages = stages_of(facts, strategy)
-    decisions = rank_decisions(strategy) if strategy.layout else strategy.decisions()
+    stages, decisions = stages_of(facts, strategy), _decisions_of(strategy)
     parts = layer_parts(facts, decisions)
     full = layer_parts(facts, strategy.decisions() | dict(zip(PER_RANK, IN_FULL, strict=True)))
     seconds = rank_seconds(facts, decisions, stages, parts.total, full.total)
     return _Ranks(stages=stages, decisions=decisions, parts=parts, full=full, seconds=seconds.ravel())
+
+
+def _decisions_of(strategy: Strategy) -> Decisions:
+    """Return the decisions of all pipeline ranks, in step with :func:`stages_of`."""
+    return rank_decisions(strategy) if strategy.layout else strategy.decisions()
 
 
 def stages_of(facts: Facts, strategy: Strategy) -> Stages:
@@ -479,6 +483,11 @@ def _edge_parts(facts: Facts, ranks: _Ranks) -> tuple[Array, Array]:
         first * edge.embedding + last * (edge.head + edge.mtp),
         first * edge.embedding_communication + last * (edge.head_communication + edge.mtp_communication),
     )
+
+
+def device_bytes(facts: Facts, strategy: Strategy) -> float:
+    """Peak bytes of the fullest rank, as in :attr:`Estimate.device_bytes`, without the times of the step."""
+    return float(rank_bytes(facts, _decisions_of(strategy), stages_of(facts, strategy)).total.max())
 
 
 def _estimates(facts: Facts, strategy: Strategy, ranks: _Ranks) -> tuple[RankEstimate, ...]:

@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from costmodel.errors import PlanningError, SpecError, SpecErrors, did_you_mean, mistakes_of
 from planner.cli.arguments import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED, EXIT_WRONG_INPUT, Help, write_exit_codes
@@ -202,8 +202,13 @@ def _parser(named: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
         "planner --completion bash > ~/.local/share/bash-completion/completions/planner (zsh: as _planner into $fpath)",
     )
     add_message_options(parser)
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     words = set(named)
+
+    def make(*, prog: str, **options: Any) -> Parser:
+        """Make the parser of a command; one that is not named is never asked, and takes as long to make."""
+        return Parser(prog=prog, **options) if prog.rpartition(" ")[2] in words else parser
+
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", parser_class=cast("type[Parser]", make))
     for name, (home, what) in COMMANDS.items():
         command = commands.add_parser(name, help=what)
         if name in words:

@@ -979,7 +979,8 @@ def select_recipes(words: Sequence[str]) -> tuple[Recipe, ...]:
     >>> {one.device for one in select_recipes(["llama3-70b", "h100", "bf16"])}
     {'h100-80gb-sxm'}
     """
-    return tuple(one for one in recipes() if all(_says(one, word) for word in map(_spell, words)))
+    spelt = [_spell(word) for word in words]
+    return tuple(one for one in recipes() if all(_says(one, word) for word in spelt))
 
 
 def _says(one: Recipe, word: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -53,6 +54,7 @@ def schema(name: str) -> dict[str, Any]:
     return {"$schema": made.pop("$schema"), "$id": f"urn:pretraining-planner:schema:{name}", **made}
 
 
+@cache
 def schema_text(name: str) -> str:
     """Return the JSON Schema of a name as JSON text."""
     return json.dumps(schema(name), indent=2, ensure_ascii=False) + "\n"

@@ -42,7 +42,7 @@ def record_schema(record_type: Any, mode: JsonSchemaMode = "validation") -> Sche
         ``validation`` for input, ``serialization`` for output, in which no entry is missing.
     """
     schema: Schema = TypeAdapter(record_type).json_schema(mode=mode)
-    known = {one.__name__: one for one in _record_types(record_type)}
+    known = {one.__name__: one for one in _record_types(record_type, set())}
     found = schema.get("$defs", {}) | ({record_type.__name__: schema} if "properties" in schema else {})
     for name in found.keys() & known.keys():
         _describe(found[name], known[name], is_input=mode == "validation")
@@ -51,12 +51,13 @@ def record_schema(record_type: Any, mode: JsonSchemaMode = "validation") -> Sche
     return schema
 
 
-def _record_types(part: Any, seen: frozenset[Any] = frozenset()) -> Iterator[type]:
-    """Yield the dataclasses inside a type, at every depth."""
+def _record_types(part: Any, seen: set[Any]) -> Iterator[type]:
+    """Yield the dataclasses inside a type, at every depth, each once."""
     if isinstance(part, type) and is_dataclass(part) and part not in seen:
+        seen.add(part)
         yield part
         for inner in get_type_hints(part).values():
-            yield from _record_types(inner, seen | {part})
+            yield from _record_types(inner, seen)
     for inner in get_args(part):
         yield from _record_types(inner, seen)
 

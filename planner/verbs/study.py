@@ -638,10 +638,11 @@ def study(
     """
     problem = job if isinstance(job, Problem) else load(job)
     _require_study(problem, name, values or {})
+    _require_step(name, step_seconds)
     base = plan(problem.change_limits(simplest=False), certified=False, explained=False)
     best = base.plans[0] if base.plans else None
     if step_seconds is not None:
-        best = _replace_step(problem, best, name, step_seconds)
+        best = _replace_step(problem, best, step_seconds)
     found = StudyReport(name=name, problem=problem, base=best, status=base.outcome.status)
     if best is None and name in OF_A_PLAN:
         return replace(found, notes=(NO_PLAN if found.status is Status.INFEASIBLE else NO_TIME,))
@@ -669,7 +670,7 @@ def _require_study(problem: Problem, name: str, values: Values) -> None:
     require_type(name, str, "study", "the name of a study")
     if name not in STUDIES:
         raise SpecError("study", f"there is no study {shown(name)}.", did_you_mean(name, STUDIES))
-    known = [axis.name for axis in AXES.get(name, ())]
+    known = {axis.name: axis for axis in AXES.get(name, ())}
     require_type(values, Mapping, "values", "lists of values by the names of entries")
     for entry in values:
         if not known:
@@ -681,6 +682,7 @@ def _require_study(problem: Problem, name: str, values: Values) -> None:
             raise SpecError(f"values.{entry}", f"is no entry of the study '{name}'.", hint)
         if isinstance(values[entry], str) or not isinstance(values[entry], Iterable):
             raise SpecError(f"values.{entry}", f"expected a list of values, got {shown(values[entry])}.")
+        _read_values(known[entry], values[entry])
     listed = problem.search.candidates
     if listed is not None and (name not in (FEATURES, "reliability") or listed.source != PIN):
         raise SpecError(
@@ -688,13 +690,19 @@ def _require_study(problem: Problem, name: str, values: Values) -> None:
         )
 
 
-def _replace_step(problem: Problem, best: Plan | None, name: str, step_seconds: float) -> Plan | None:
-    """Return the plan with a measured step, and the checkpoints that follow from it."""
+def _require_step(name: str, step_seconds: float | None) -> None:
+    """Refuse a measured step of a study that predicts steps, and one that is none."""
+    if step_seconds is None:
+        return
     if name != "reliability":
         raise SpecError("step", f"the study '{name}' predicts steps; 'reliability' takes a measured one.")
     require_type(step_seconds, (int, float), "step", "a number of seconds")
     if not 0 < step_seconds < math.inf:
         raise SpecError("step", f"must be positive and finite, got {step_seconds:g}.")
+
+
+def _replace_step(problem: Problem, best: Plan | None, step_seconds: float) -> Plan | None:
+    """Return the plan with a measured step, and the checkpoints that follow from it."""
     if best is None:
         return None
     measured = replace(best, estimate=replace(best.estimate, step_seconds=step_seconds))
@@ -717,10 +725,6 @@ def _study_axis(axis: Axis, problem: Problem, base: PlanReport, best: Plan | Non
     if given is None:
         given = axis.defaults(problem, best) if axis.defaults else _multiply(own, kinds().get(axis.entry, COUNT))
     read = _read_values(axis, given)
-    if len(read) < 2:
-        number = f"has one value, {next(iter(read.values()))}" if read else "has no value"
-        hint = f"Write --values {axis.name}=VALUE,VALUE."
-        raise SpecError(f"values.{axis.name}", f"{number}; a study compares at least two.", hint)
     points = tuple(_points(axis, problem, base, best, read))
     if axis.is_scale:
         points = tuple(_add_linearity(points))
@@ -738,6 +742,9 @@ def _read_values(axis: Axis, values: Sequence[Any]) -> dict[float, str]:
             raise SpecError(where, f"expected whole numbers from 1, got {value:g}.")
         if not axis.is_read and value < 0:
             raise SpecError(where, f"must be at least 0, got {value:g}.")
+    if len(read) < 2:
+        number = f"has one value, {next(iter(read.values()))}" if read else "has no value"
+        raise SpecError(where, f"{number}; a study compares at least two.", f"Write --values {axis.name}=VALUE,VALUE.")
     return dict(sorted(read.items()))
 
 

@@ -12,6 +12,7 @@ from costmodel import catalog
 from costmodel.models.description import model_from_description
 from costmodel.models.flops import parameters
 from tests.benchmarks.test_conversion import CASES, ROW, explicit
+from tests.cases import in_one_case
 
 LLAMA = CASES["llama"]
 GPT = {**LLAMA, "ffn_hidden": None, "n_kv_heads": 32, "vocab": 50257, "activation": "gelu", "tied_embeddings": None}
@@ -98,7 +99,7 @@ def test_what_no_source_says_is_unknown(said, reason):
     assert explicit({"mine": {**LLAMA, **said}}, model="mine")["refused"] == ""
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("said", "problem"),
     [
         ({"ffn_hidden": ...}, "models.mine.ffn_hidden: is required but missing."),

@@ -23,6 +23,7 @@ from costmodel.timing.sampled_source import Rates, SampledTimes
 from costmodel.timing.work import MatmulSize, Operator
 from planner.measure.calibrate.constants import table as calibrated
 from tests.builders_runs import project_table
+from tests.cases import in_one_case
 
 
 def rated():
@@ -105,8 +106,8 @@ def played(forward, backward, hop, microbatches):
 class TestTimeLine:
     """DeepSpeed's 1F1B, whose neighbours meet."""
 
-    @pytest.mark.parametrize("stages", [1, 2, 3, 4, 7])
-    @pytest.mark.parametrize("microbatches", [1, 3, 16])
+    @in_one_case("stages", [1, 2, 3, 4, 7])
+    @in_one_case("microbatches", [1, 3, 16])
     def test_instructions_played_one_by_one_end_at_the_same_times(self, stages, microbatches):
         """Random stages and transfers."""
         draw = np.random.default_rng(stages * 100 + microbatches)
@@ -115,7 +116,7 @@ class TestTimeLine:
 
         assert ends == pytest.approx(played(forward, backward, hop, microbatches))
 
-    @pytest.mark.parametrize("stages", [1, 2, 4, 8])
+    @in_one_case("stages", [1, 2, 4, 8])
     def test_equal_stages_without_transfers_are_plain_1f1b(self, stages):
         """(m + p - 1) (F + B), a stage a backward pass after the next; the cost model agrees."""
         ends = chain.last_backward_ends([1.0] * stages, [3.0] * stages, hop_seconds=0.0, num_microbatches=16)

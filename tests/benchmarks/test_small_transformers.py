@@ -269,7 +269,7 @@ class TestTableOfSteps:
             "dense": Step(seconds=3.0, spread=pytest.approx(1 / 3), processor_seconds=0.5, repeats=5)
         }
 
-    @pytest.mark.parametrize("seconds", ["", "fast", "-1", "nan", "0"])
+    @in_one_case("seconds", ["", "fast", "-1", "nan", "0"])
     def test_what_is_no_time_is_named_by_row_and_column(self, tmp_path, seconds):
         """As in the table of samples; another table is refused by its columns."""
         path = tmp_path / "steps.csv"

@@ -100,7 +100,7 @@ class TestConfigurations:
 
         assert [list(one.layers_of(stage)) for stage in (0, 1)] == [[0, 1], [2, 3]]
 
-    @pytest.mark.parametrize(
+    @in_one_case(
         ("change", "where"),
         [
             ({"pp": 2, "num_layers": 3}, r"small\.pp"),
@@ -159,7 +159,7 @@ class TestFolder:
         with pytest.raises(SpecError, match=r"cannot be read.*--record"):
             read_recorded(tmp_path)
 
-    @pytest.mark.parametrize("text", ["", "{", "[]", '{"device": "x"}', "\x00"])
+    @in_one_case("text", ["", "{", "[]", '{"device": "x"}', "\x00"])
     def test_what_is_no_index_is_refused(self, tmp_path, text):
         """Whatever it is."""
         (tmp_path / "index.json").write_text(text, encoding="utf-8")

@@ -22,6 +22,7 @@ from planner.search.domains import all_values
 from planner.search.space import build_space
 from tests.builders import a_model, a_moe_model
 from tests.builders_problem import a_problem
+from tests.cases import in_one_case
 
 MOST_MORE = 1_000
 """Strategies more that are counted; of a rule without which there are more others say enough."""
@@ -209,7 +210,7 @@ def solved(made):
     return solver.solve(made.model), solver
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("device", "host", "cut", "rules", "ticks"),
     [
         (200, 7, 30, (), 10),
@@ -274,7 +275,7 @@ def of_parts(*, ticks, **decisions):
     )
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("parts", "expected"),
     [
         (([], []), (5, "bf16")),

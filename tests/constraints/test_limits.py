@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from constraints import find_violations
 from constraints.limits import Bound, limit_rules, list_limits
 from constraints.rule import family, sentence
 from costmodel.strategy import Recompute, Sharding
 from tests.builders_problem import a_problem
+from tests.cases import in_one_case
 
 FACTS = a_problem().facts
 
@@ -62,7 +62,7 @@ KEPT = [
 ]
 
 
-@pytest.mark.parametrize(("relation", "kept", "says"), KEPT)
+@in_one_case(("relation", "kept", "says"), KEPT)
 def test_a_bound_keeps_what_it_says(relation, kept, says):
     """Of 1, 2 and 4, against 2."""
     (rule,) = limit_rules(pin={}, allow={}, forbid=(), limits=[Bound(names=("tp",), relation=relation, number=2)])

@@ -13,15 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from constraints import MEMORY_RULES, RULES, find_violations
 from constraints.rule import Rule
 from constraints.rules import physics
 from costmodel.facts.model import Attention, Experts, Layer, Mlp
 from costmodel.tables import Facts
 from tests.builders_cluster import a_cluster, a_strategy, a_workload, facts
-from tests.cases import read_table
+from tests.cases import in_one_case, read_table
 from tests.constraints.models import LATENT, a_stack
 from tests.constraints.rule_cases import find_rule, named
 
@@ -84,7 +82,7 @@ def refusals(case: Case, num_devices: int) -> tuple[Rule, ...]:
     return find_violations(one_domain(case, num_devices), a_strategy(**named(case.strategy)).decisions(), rules=rules)
 
 
-@pytest.mark.parametrize("name", CASES)
+@in_one_case("name", CASES)
 def test_rules_agree_with_megatron(name):
     """What Megatron takes breaks no rule of ours; what it refuses breaks the one that names the reason."""
     case = CASES[name]

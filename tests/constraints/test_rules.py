@@ -38,7 +38,7 @@ from tests.constraints.rule_cases import NO_BYTES, OF_FACTS, OWN, in_a_table_and
 CASES = read_cases()
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.rule.__name__)
+@in_one_case("case", CASES, ids=lambda case: case.rule.__name__)
 def test_rule_allows_and_refuses(case):
     """Each rule tells its allowed case from its refused one."""
     assert tabulate(case.rule, case.given, case.allowed)
@@ -160,7 +160,7 @@ def test_modules_may_be_those_of_the_release():
     assert not frameworks.recomputed_modules_have_names(DENSE, on("megatron-bridge-26.04"), **asked)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("framework", "schedules"),
     [
         (

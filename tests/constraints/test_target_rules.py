@@ -29,7 +29,7 @@ def test_every_rule_has_a_sentence_of_its_own():
     assert all(sentence(rule)[0].isalpha() and sentence(rule).endswith(".") for rule in OWN)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("rule", "allowed", "refused"),
     [
         (OF_FACTS[2], {"cluster": on_core("0.16", optimizer="muon")}, {"cluster": on_core("0.14", optimizer="muon")}),
@@ -59,7 +59,7 @@ def test_rules_of_jobs_allow_and_refuse(rule, allowed, refused):
         assert bool(tabulate(rule, job, a_strategy().decisions())) is holds
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("release", "loss", "holds"),
     [
         ("0.17", "fused", True),
@@ -77,7 +77,7 @@ def test_cores_from_0_18_refuse_transformer_engines_loss(release, loss, holds):
     assert bool(tabulate(OF_FACTS[1], given, a_strategy().decisions())) is holds
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("release", "experts", "fsdp"),
     [
         ("megatron-lm-2022", False, False),
@@ -120,7 +120,7 @@ def test_hybrids_are_dealt_no_empty_rank():
     assert not tabulate(rule, given, a_strategy(pp=8).decisions())
 
 
-@pytest.mark.parametrize("name", ["megatron-bridge-26.06", "nemo-25.07", "torchtitan-0.3", "megatron-lm-2022"])
+@in_one_case("name", ["megatron-bridge-26.06", "nemo-25.07", "torchtitan-0.3", "megatron-lm-2022"])
 def test_rules_of_single_releases_hold_of_megatron_lm_alone(name):
     """Recipes of Megatron-Bridge count by months, and set the configuration itself: nothing there refuses the loss."""
     cluster = replace(told(loss="fused"), framework=catalog.framework(name))

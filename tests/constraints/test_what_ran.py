@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from constraints import FRAMEWORK_RULES, PHYSICS_RULES, PREFERENCE_RULES, RULES, frameworks, sentence
 from costmodel import catalog
 from costmodel.strategy import Schedule, Sharding
 from tests.builders_cluster import a_cluster, a_workload
+from tests.cases import in_one_case
 from tests.constraints.rule_cases import on
 
 
@@ -56,7 +55,7 @@ def test_megatron_reduces_whole_gradients_behind_the_backward_pass():
     assert frameworks.whole_gradients_wait(on("megatron-deepspeed-2023"), **{**asked, "dp_overlap": False})
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("precision", "overlaps"),
     [("bf16", True), ("fp8", True), ("fp8_current", True), ("mxfp8", True), ("fp8_blockwise", False), ("nvfp4", False)],
 )

@@ -18,7 +18,7 @@ ALIASES = read("aliases.yaml")
 TABLE = read_table("devices")
 
 
-@pytest.mark.parametrize(("name", "device"), TABLE["means"].items())
+@in_one_case(("name", "device"), TABLE["means"].items())
 def test_names_mean_devices(name, device):
     """What nvidia-smi, rocm-smi, hl-smi, people and clouds call them."""
     found = find_unique_device(name)
@@ -60,7 +60,7 @@ def test_devices_of_the_measured_runs_are_found():
     assert [name for name in names if find_unique_device(name) is None and not name.startswith("mofa")] == []
 
 
-@pytest.mark.parametrize(("name", "message"), TABLE["refused"].items())
+@in_one_case(("name", "message"), TABLE["refused"].items())
 def test_what_means_several_or_none_is_refused(name, message):
     """With the devices that it may mean: of the same maker, nearest in number."""
     with pytest.raises(SpecError) as raised:
@@ -69,7 +69,7 @@ def test_what_means_several_or_none_is_refused(name, message):
     assert str(raised.value) == f"cluster.device: {message}"
 
 
-@pytest.mark.parametrize("name", ["", "gpu", "xyz9", "../models/llama3-8b", "é" * 300, "a" * 10_000, "- - -", "99"])
+@in_one_case("name", ["", "gpu", "xyz9", "../models/llama3-8b", "é" * 300, "a" * 10_000, "- - -", "99"])
 def test_names_of_nothing_list_all_devices(name):
     """Nothing near: the reader sees what there is."""
     with pytest.raises(SpecError, match="is not in the catalog"):
@@ -105,7 +105,7 @@ def test_a_machine_brings_its_network():
     assert catalog.device("p5.48xlarge").networks == own.networks
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("machine", "device", "count"),
     [
         ("VR200 NVL72", "vr200", 72),
@@ -134,7 +134,7 @@ def test_extended_devices_are_whole(name):
     }
 
 
-@pytest.mark.parametrize("name", TABLE["datasheets"])
+@in_one_case("name", TABLE["datasheets"])
 def test_datasheets(name):
     """Dense TFLOP/s in BF16, GB, TB/s and watts as the datasheets print them; of memory a tenth may be kept back."""
     peak, gigabytes, bandwidth, watts = TABLE["datasheets"][name]

@@ -70,7 +70,7 @@ def test_entries_extend_entries_that_exist_and_never_themselves(folder):
         assert entry(name, folder)["name"] == name
 
 
-@pytest.mark.parametrize("name", CALIBRATIONS)
+@in_one_case("name", CALIBRATIONS)
 def test_every_constant_of_a_calibration_has_a_source(name):
     """What an entry states it gives a source for, and no source is of something that it does not state."""
     own = entry(name, "calibrations")
@@ -167,7 +167,7 @@ def test_every_device_has_a_calibration(name):
     assert all(0 < share <= 1 for share in efficiency.values())
 
 
-@pytest.mark.parametrize("name", CALIBRATIONS)
+@in_one_case("name", CALIBRATIONS)
 def test_levels_of_interconnect_are_those_of_devices(name):
     """An efficiency by a name that no device with this calibration has would never be used."""
     own = entry(name, "calibrations")["constants"].get("link_efficiency") or {}
@@ -241,7 +241,7 @@ def test_networks_go_outwards(name):
     assert reach[-1] >= 100_000
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("name", "dtype", "flops"),
     [
         ("a100-80gb-sxm", "bf16", 312e12),
@@ -261,7 +261,7 @@ def test_published_dense_peaks(name, dtype, flops):
     assert catalog.device(name).peak_flops[dtype] == flops
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("name", "domain", "per_node"), [("h100-80gb-sxm", 8, 8), ("gb200", 72, 4), ("gb300", 72, 4), ("vr200", 72, 4)]
 )
 def test_scale_up_domains(name, domain, per_node):
@@ -271,7 +271,7 @@ def test_scale_up_domains(name, domain, per_node):
     assert (device.networks[0].num_peers, device.devices_per_node) == (domain, per_node)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("name", "total"), [("bf16", 18), ("fp16", 18), ("fp8", 20), ("mxfp8", 20.0625), ("nvfp4", 19.125), ("mofa", 20)]
 )
 def test_bytes_per_parameter_of_a_recipe(name, total):
@@ -281,7 +281,7 @@ def test_bytes_per_parameter_of_a_recipe(name, total):
     assert recipe.weight_bytes + recipe.copy_bytes + recipe.gradient_bytes + recipe.optimizer_bytes == total
 
 
-@pytest.mark.parametrize(("name", "spared"), [("fp8", 1), ("fp8_current", 1), ("mxfp8", 0), ("bf16", 0)])
+@in_one_case(("name", "spared"), [("fp8", 1), ("fp8_current", 1), ("mxfp8", 0), ("bf16", 0)])
 def test_blackwell_needs_no_transposed_copies(name, spared):
     """One byte less of each element and weight with one scale per tensor; scales of blocks lie along one axis each."""
     recipe = catalog.precision(name)
@@ -301,7 +301,7 @@ def test_bytes_of_an_nvfp4_cast():
     assert (recipe.gathered_input_bytes, recipe.gathered_gradient_bytes) == (copy, 2 * copy)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("name", "casts"),
     [("bf16", (0, 0)), ("fp8", (1, 1)), ("fp8_current", (2, 2)), ("mxfp8", (3, 5)), ("nvfp4", (4, 6))],
 )
@@ -310,7 +310,7 @@ def test_kernels_that_cast_one_group(name, casts):
     assert catalog.precision(name).casts_per_group == casts
 
 
-@pytest.mark.parametrize("name", catalog.precisions())
+@in_one_case("name", catalog.precisions())
 def test_every_recipe_has_a_source(name):
     """Bytes per parameter are facts of a framework."""
     assert catalog.precision_source(name)
@@ -327,7 +327,7 @@ def test_mofa_cpu_optimizer():
     assert transfers + update == pytest.approx(3.49e-10, abs=0.005e-10)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("look_up", "name", "expected"),
     [
         (

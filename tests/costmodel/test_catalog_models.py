@@ -13,7 +13,7 @@ from costmodel.facts.model import Model
 from costmodel.models.description import model_from_entry
 from costmodel.models.flops import active_parameters, parameters
 from tests.builders import read_config
-from tests.cases import in_one_case
+from tests.cases import LOADER, in_one_case
 
 MODELS = sorted((Path(costmodel.__file__).parent / "catalog" / "models").glob("*.yaml"))
 CONFIGS = Path(__file__).parents[1] / "data" / "hf_configs"
@@ -25,7 +25,7 @@ RENAMED = {
 
 def entry(path: Path) -> dict[str, Any]:
     """The mapping in a catalog file."""
-    loaded: dict[str, Any] = yaml.safe_load(path.read_text())
+    loaded: dict[str, Any] = yaml.load(path.read_text(), Loader=LOADER)
     return loaded
 
 
@@ -54,7 +54,7 @@ def test_the_catalog_holds_the_models_of_the_configs(path: Path):
     assert parameters(entered) == parameters(config)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("name", "total", "active"),
     [
         ("llama2-13b", 13_015_864_320, 13_015_864_320),

@@ -32,6 +32,7 @@ from costmodel.network.collectives import (
 from costmodel.strategy import TokenDispatcher
 from costmodel.timing.work import Communication
 from tests.builders_cluster import a_cluster, achieved
+from tests.cases import in_one_case
 
 GB = 10**9
 ROOT = Path(__file__).parents[2]
@@ -89,7 +90,7 @@ def test_between_nodes_bytes_are_copied_as_fast_as_within_one():
     assert copying(4) == copying(1) == copying(8)
 
 
-@pytest.mark.parametrize(("ranks", "stride", "leaves"), [(8, 1, False), (16, 1, True), (2, 4, False), (2, 8, True)])
+@in_one_case(("ranks", "stride", "leaves"), [(8, 1, False), (16, 1, True), (2, 4, False), (2, 8, True)])
 def test_groups_leave_a_node_of_eight(ranks, stride, leaves):
     """As soon as their members are not all in it."""
     assert leaves_scale_up_domain(a_cluster(), ranks=ranks, stride=stride) == leaves
@@ -100,7 +101,7 @@ def test_stride_decides_how_many_members_share_a_node():
     assert all_gather(a_cluster(), nbytes=0.8 * GB, ranks=4, stride=4) == pytest.approx(6.012e-3)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("ranks", "stride", "seconds"),
     [
         (4, 4, 0.6 / 4 + 12e-6),  # two members of each of two nodes: four rings share 16 GB/s
@@ -271,14 +272,14 @@ def test_communication_scaling_is_a_gain_of_bandwidth():
     assert all_gather(cluster, nbytes=3.2 * GB, ranks=8, stride=1) == pytest.approx(3.507e-3)
 
 
-@pytest.mark.parametrize("kind", COLLECTIVES)
+@in_one_case("kind", COLLECTIVES)
 def test_nobody_to_talk_to_costs_nothing(kind):
     """One rank, or no bytes: no latency either."""
     assert COLLECTIVES[kind](a_cluster(), nbytes=GB, ranks=1, stride=1) == 0
     assert collective_seconds(a_cluster(), "tp", kind, nbytes=0, ranks=8, stride=1) == 0
 
 
-@pytest.mark.parametrize("kind", COLLECTIVES)
+@in_one_case("kind", COLLECTIVES)
 def test_arrays_equal_scalars(kind):
     """One formula for one strategy and for a table of them."""
     profile = a_profile(measured_collectives=(MeasuredCollective(group="tp", kind=kind, seconds=1, ranks=4),))
@@ -320,7 +321,7 @@ def measurements() -> list[dict[str, str]]:
         return list(csv.DictReader(lines))
 
 
-@pytest.mark.parametrize("row", measurements(), ids=lambda row: "-".join(list(row.values())[:5]))
+@in_one_case("row", measurements(), ids=lambda row: "-".join(list(row.values())[:5]))
 def test_catalog_agrees_with_nccl(row):
     """Published nccl-tests of 16 MiB and more are met within 16 %."""
     cluster = Cluster(device=catalog.equip_device(row["device"]), num_devices=64)
@@ -362,7 +363,7 @@ def test_catalog_agrees_with_the_median_of_an_a100_node():
 LAYER_PARAMETERS = 16384 * (16384 + 2 * 2048) + 16384**2 + 3 * 16384 * 53248
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("layers_per_rank", "ranks", "seconds"),
     [(16, 32, 1.75), (16, 128, 0.63 / 0.303), (8, 16, 0.24 / 0.303), (8, 64, 0.29 / 0.303)],
 )
@@ -376,7 +377,7 @@ def test_mofa_data_parallel_times(layers_per_rank, ranks, seconds):
     assert plain == pytest.approx(seconds, abs=0.005 / 0.303)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("tp", "mbs", "slots_times_layers", "seconds"),
     [(8, 2, 32.875 * 16, 7.34), (8, 1, 16.875 * 16, 2.07), (4, 2, 35.75 * 8, 3.32), (4, 1, 17.875 * 8, 4 * 0.23)],
 )
@@ -390,7 +391,7 @@ def test_mofa_tensor_parallel_times(tp, mbs, slots_times_layers, seconds):
     assert layer * slots_times_layers == pytest.approx(seconds, abs=0.02)
 
 
-@pytest.mark.parametrize(("ep", "seconds"), [(8, 2.30), (16, 2.55), (32, 2.84), (64, 3.15), (128, 3.50), (256, 3.89)])
+@in_one_case(("ep", "seconds"), [(8, 2.30), (16, 2.55), (32, 2.84), (64, 3.15), (128, 3.50), (256, 3.89)])
 def test_mofa_expert_parallel_times(ep, seconds):
     """Table 8: warm-up and cool-down together pass the 59 MoE layers once, with 4 all-to-alls each."""
     cluster = Cluster(device=catalog.equip_device("mofa-b-deepseek"), num_devices=1024)

@@ -14,6 +14,7 @@ from costmodel.models.flops import forward_attention_flops, layer_parameters
 from costmodel.step.rank_time import micro_batch_bytes
 from tests.builders import a_model, a_shape
 from tests.builders_cluster import a_workload
+from tests.cases import in_one_case
 from tests.costmodel.test_layers import COMPRESSED, LAYERS, calls, operator, saved
 from tests.costmodel.test_sparse_attention import of_family
 
@@ -141,7 +142,7 @@ def test_scores_of_a_million_tokens_grow_slower_than_their_square():
     assert found == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("changes", "message"),
     [
         ({"compress_ratios": [0, 0, 8] * 15}, "compress_ratios.2: expected 4 or 128 or 0, got 8"),

@@ -18,6 +18,7 @@ from costmodel.step.step import cost, least_seconds, lower_bound_seconds
 from costmodel.tables import Facts, lookup
 from tests.builders import a_model, a_shape
 from tests.builders_cluster import a_strategy, a_workload
+from tests.cases import in_one_case
 from tests.costmodel.strategies import DENSE, MOE, random_strategies, the_facts, with_device, with_profile
 
 KINDS = ("p2p", "all_gather", "a2a", "a2a+p2p")
@@ -39,7 +40,7 @@ def under(kind: str | None, model=DENSE) -> Facts:
     return with_profile(given, communication=style(kind), memory=MemoryModel(context_output=kind.startswith("a2a")))
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("kind", "expected"),
     [
         # 8 tokens of 32 on each of 4 ranks in 2 sequences: 16 tokens of 2 bytes; keys and values 128 elements wide
@@ -77,9 +78,7 @@ def test_near_ranks_are_neighbours_and_far_ones_are_one_of_each_group():
     assert (far.ranks, far.stride) == (4, 4)
 
 
-@pytest.mark.parametrize(
-    ("kind", "kernels", "heads"), [("p2p", 7, 8), ("all_gather", 2, 8), ("a2a", 1, 2), ("a2a+p2p", 3, 4)]
-)
+@in_one_case(("kind", "kernels", "heads"), [("p2p", 7, 8), ("all_gather", 2, 8), ("a2a", 1, 2), ("a2a+p2p", 3, 4)])
 def test_attention_of_each_kind(kind, kernels, heads):
     """Work is the same, in pieces of a ring, of gathered keys, or of fewer heads of more tokens."""
     shape = a_shape(sequence_length=32, cp=4, communication=style(kind))

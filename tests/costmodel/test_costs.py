@@ -21,6 +21,7 @@ from costmodel.costs import (
 )
 from costmodel.facts.reliability import Costs, PowerDraw
 from costmodel.step.estimate import Part
+from tests.cases import in_one_case
 
 HOUR = 3600.0
 FULL = PowerDraw(computing=1.0, waiting=1.0, idle=1.0)
@@ -46,7 +47,7 @@ PUBLISHED = (
 )
 
 
-@pytest.mark.parametrize(("model", "device", "hours", "pue", "mwh"), PUBLISHED, ids=[row[0] for row in PUBLISHED])
+@in_one_case(("model", "device", "hours", "pue", "mwh"), PUBLISHED)
 def test_hours_at_the_power_limit_are_the_published_energy(model, device, hours, pue, mwh):
     """They count every GPU-hour with the datasheet's 400 W, times the PUE where they count the data centre."""
     watts = catalog.device(device).power_watts

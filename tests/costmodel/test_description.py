@@ -10,7 +10,7 @@ from costmodel.errors import SpecError, mistakes_of
 from costmodel.facts.model import Attention, Experts, Mamba, Mlp
 from costmodel.models.description import model_from_description, model_from_entry
 from costmodel.models.flops import parameters
-from tests.cases import read_table
+from tests.cases import in_one_case, read_table
 
 SIZES: dict[str, Any] = {
     "hidden_size": 64, "num_layers": 4, "num_heads": 8, "ffn_hidden_size": 256, "vocab_size": 1000,
@@ -55,7 +55,7 @@ def test_a_pattern_names_the_block_of_each_layer():
     assert [layer.num_norms for layer in (*model.layers, mtp)] == [1, 1, 1, 1, 2]
 
 
-@pytest.mark.parametrize("row", read_table("configurations")["described"], ids=lambda row: row["says"])
+@in_one_case("row", read_table("configurations")["described"], ids=lambda row: row["says"])
 def test_refusals(row: dict[str, Any]):
     """Dotted path, what was seen, what is allowed."""
     parts = {"experts": EXPERTS, "mamba": MAMBA}.get(row.get("of", ""), {})
@@ -79,7 +79,7 @@ def test_an_entry_describes_a_model_in_one_of_three_ways():
     assert {(model.name, model.source) for model in models} == {("mine", "a paper")}
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("entry", "message"),
     [
         ({"config": {}, "description": {}}, "models.x: has both 'config' and 'description'"),
@@ -126,7 +126,7 @@ def test_every_other_layer_is_a_gated_delta_net():
     assert parameters(plain) - parameters(model) == 2 * (16_384 - 15_256)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("changes", "message"),
     [
         ({"full_attention_interval": None}, "full_attention_interval: is required with 'linear_num_key_heads'"),

@@ -12,6 +12,7 @@ from costmodel.facts.model import Attention, Experts, LatentAttention, LinearAtt
 from costmodel.models.families import FAMILIES, TEXT_PARTS, UNMODELLED
 from costmodel.models.flops import forward_attention_flops, parameters
 from costmodel.models.huggingface import model_from_config
+from tests.cases import in_one_case
 
 OWN = read("families.yaml")
 
@@ -93,7 +94,7 @@ def test_step_has_other_query_heads_in_windows():
     assert not isinstance(model.mtp_layers[0].feed_forward, Experts)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("name", "changes", "message"),
     [
         ("mimo-v2-flash", {"hybrid_layer_pattern": [2] * 48}, "expected 0 or 1, got 2"),
@@ -248,7 +249,7 @@ def test_layers_without_rotation_follow_a_list_or_every_fourth():
             of_family("smollm3-3b", no_rope_layers=flags)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("name", "windows", "rotary"),
     [
         ("exaone-4.0-32b", [4096, 4096, 4096, None, 4096], [True, True, True, False, True]),
@@ -285,7 +286,7 @@ def test_granite_4_is_a_hybrid_with_or_without_experts():
     assert {(layer.attention.rotary, layer.feed_forward.ffn_hidden_size) for layer in micro.layers} == {(True, 8192)}
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("name", "changes", "extras"),
     [
         ("ministral-3-8b", {}, "queries scaled by their position"),
@@ -370,7 +371,7 @@ def test_layers_with_experts_may_be_flags():
     assert of_family("exaone-moe", is_moe_layer=[False] + [True] * 31) == of_family("exaone-moe")
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("name", "changes", "message"),
     [
         ("opt-66b", {"do_layer_norm_before": False}, "means norms behind the blocks, which is not modelled"),
@@ -389,14 +390,14 @@ def test_what_a_family_can_have_but_is_not_modelled_is_refused(name: str, change
         of_family(name, **changes)
 
 
-@pytest.mark.parametrize("name", UNMODELLED)
+@in_one_case("name", UNMODELLED)
 def test_known_families_that_are_not_modelled_say_why(name: str):
     """Not a slip of a known name: nothing is suggested instead."""
     with pytest.raises(SpecError, match=rf"model_type: '{name}' has .*, which is not modelled\."):
         model_from_config({**OWN["phi-4"]["config"], "model_type": name})
 
 
-@pytest.mark.parametrize("name", TEXT_PARTS)
+@in_one_case("name", TEXT_PARTS)
 def test_multimodal_families_are_read_by_their_text_part(name: str):
     """Known by the family of the text part."""
     assert TEXT_PARTS[name] in FAMILIES
@@ -485,7 +486,7 @@ def test_an_unknown_family_is_described_by_a_known_one(name: str):
     assert model.layers == model_from_config(config).layers
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("row", "message"),
     [
         ({"like": "qwen3_mo"}, "model.family.like: unsupported family 'qwen3_mo'. Did you mean 'qwen3_moe'?"),

@@ -91,7 +91,7 @@ def test_a_factor_may_be_of_one_architecture():
     assert ampere == 0.5 * a100.calibration.constants.attention_efficiency
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("factors", "sentence"),
     [
         (
@@ -110,7 +110,6 @@ def test_a_factor_may_be_of_one_architecture():
             "factors.atention_efficiency: of test-framework is no constant of a calibration",
         ),
     ],
-    ids=["unknown", "behaviour", "a name", "a table", "impossible", "unknown elsewhere"],
 )
 def test_factors_that_fit_no_constant_are_refused(factors, sentence):
     """The error names the framework's entry and what was wrong, on every architecture."""
@@ -157,7 +156,7 @@ def test_a_power_limit_moves_the_sustained_clock():
 # --- settings ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("settings", "field", "off", "on"),
     [
         ({"kernels": "eager"}, "kernels.fused_kernels", True, False),
@@ -174,7 +173,6 @@ def test_a_power_limit_moves_the_sustained_clock():
         ({"loss_chunks": 8}, "memory.loss_chunks", 1, 8),
         ({"communication_sms": 24}, "communication.communication_sms", None, 24),
     ],
-    ids=lambda value: str(value),
 )
 def test_settings_change_the_behaviour(settings, field, off, on):
     """What a framework is told takes the place of what it does; without it nothing changes."""
@@ -211,7 +209,7 @@ def loss_bytes(device) -> tuple[float, float, float]:
     )
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("recipe", "loss", "expected"),
     [
         ("megatron-lm-0.17", None, (6, 4, 2)),
@@ -253,7 +251,7 @@ def test_parts_are_timed_one_by_one():
     assert (device.behaviour.memory.attention_score_bytes, device.behaviour.memory.dropout_mask_bytes) == (5, 1)
 
 
-@pytest.mark.parametrize(("given", "trained"), [(None, 1), (0, 0), (1, 1), (3, 3)])
+@in_one_case(("given", "trained"), [(None, 1), (0, 0), (1, 1), (3, 3)])
 def test_layers_of_multi_token_prediction(given, trained):
     """As many as are trained, each like the model's own."""
     model = a_latent_model(mtp_layers=1)
@@ -281,7 +279,7 @@ def bytes_of(precision: str, **settings: Any) -> dict[str, float]:
     return {name.removesuffix("_bytes"): getattr(known, name) for name in names}
 
 
-@pytest.mark.parametrize(("dtype", "nbytes"), [("fp32", 4), ("bf16", 2), ("fp16", 2), ("bf16+fp32", 6), (None, 4)])
+@in_one_case(("dtype", "nbytes"), [("fp32", 4), ("bf16", 2), ("fp16", 2), ("bf16+fp32", 6), (None, 4)])
 def test_gradients_take_what_they_are_accumulated_in(dtype, nbytes):
     """DeepSpeed's BF16 optimizer has both; the recipe of the catalog has Megatron-LM's 4."""
     assert bytes_of("bf16", gradient_dtype=dtype)["gradient"] == nbytes
@@ -369,7 +367,7 @@ def test_factors_are_nobodys_but_their_own():
     assert catalog.framework("megatron-lm-0.12").factors == catalog.framework("megatron-core-0.14").factors
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("device", "framework"),
     [
         ("v100-32gb-sxm", "megatron-lm-2022"),
@@ -405,7 +403,7 @@ def test_every_device_runs_what_it_gets(name):
     assert catalog.equip_device(name) == apply_framework(device, framework)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("given", "sentence"),
     [
         (
@@ -478,7 +476,7 @@ def test_features_are_values_of_decisions(name):
             assert set(values) <= {"false", "true"}
 
 
-@pytest.mark.parametrize("name", ["torchtitan-0.1", "automodel-26.02", "llm-foundry-0.6", "internevo-0.2"])
+@in_one_case("name", ["torchtitan-0.1", "automodel-26.02", "llm-foundry-0.6", "internevo-0.2"])
 def test_vocabularies_are_padded_by_megatron_alone(name):
     """``make_vocab_size_divisible_by`` is Megatron-LM's; models of other frameworks are as their configs have them."""
     assert catalog.framework(name).behaviour.kernels.vocabulary_multiple == 1
@@ -538,7 +536,7 @@ def test_who_has_a_feature():
 # --- stages ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("stages", "layers", "expected"),
     [
         ("even", 61, None),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from costmodel.network.collectives import (
     Group,
     dense_data_group,
@@ -12,9 +10,10 @@ from costmodel.network.collectives import (
     pipeline_group,
     sharding_group,
 )
+from tests.cases import in_one_case
 
 
-@pytest.mark.parametrize(("name", "ranks", "stride"), [("tp", 4, 1), ("cp", 2, 4), ("ep", 8, 2), ("etp", 2, 1)])
+@in_one_case(("name", "ranks", "stride"), [("tp", 4, 1), ("cp", 2, 4), ("ep", 8, 2), ("etp", 2, 1)])
 def test_groups_of_a_layer(name, ranks, stride):
     """Tensor-parallel neighbours are adjacent, context-parallel ones tp apart, expert-parallel ones etp apart."""
     assert layer_group(name, tp=4, cp=2, ep=8, etp=2) == Group(ranks=ranks, stride=stride)

@@ -193,7 +193,7 @@ def test_latent_attention_without_a_query_rank():
     assert attention(config).q_lora_rank is None
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("changes", "layers"),
     [
         ({"num_nextn_predict_layers": 1}, 1),
@@ -285,7 +285,7 @@ def changed(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in config.items() if name not in left} | row.get("with", {})
 
 
-@pytest.mark.parametrize("row", ROWS["refused"], ids=lambda row: row["says"].partition(":")[0])
+@in_one_case("row", ROWS["refused"], ids=lambda row: row["says"].partition(":")[0])
 def test_refusals_name_the_path_what_was_seen_and_what_is_allowed(row: dict[str, Any]):
     """The first thing wrong, in one sentence, with the other entry where two contradict each other."""
     with pytest.raises(SpecError) as refused:
@@ -294,7 +294,7 @@ def test_refusals_name_the_path_what_was_seen_and_what_is_allowed(row: dict[str,
     assert str(refused.value) == row["says"]
 
 
-@pytest.mark.parametrize("row", ROWS["doubted"], ids=lambda row: row["of"])
+@in_one_case("row", ROWS["doubted"], ids=lambda row: row["of"])
 def test_contradictions_that_a_class_ignores_are_doubts(row: dict[str, Any]):
     """Published files have some; the class reads one side of them."""
     assert model_from_config(changed(row)).doubts == row["says"]
@@ -309,7 +309,7 @@ def test_a_text_part_may_tie_its_embeddings_otherwise():
     )
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("config", "message"),
     [
         (
@@ -376,8 +376,8 @@ def test_infinity_that_decides_no_size_is_read(tmp_path: Path, infinity: str):
     assert parameters(read_config(path)) == 766_143_232
 
 
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", '{"__float__": "NaN"}'])
-@pytest.mark.parametrize("key", ["hidden_size", "num_hidden_layers", "mamba_num_heads", "vocab_size", "conv_kernel"])
+@in_one_case("number", ["NaN", "Infinity", "-Infinity", '{"__float__": "NaN"}'])
+@in_one_case("key", ["hidden_size", "num_hidden_layers", "mamba_num_heads", "vocab_size", "conv_kernel"])
 def test_a_size_that_is_no_number_is_named(tmp_path: Path, key: str, number: str):
     """With its entry, as any other wrong size."""
     path = tmp_path / "config.json"
@@ -468,7 +468,7 @@ def test_statements_that_agree_are_read():
     assert dense_layers({**LATENT_SIZES, "mlp_layer_types": words, "first_k_dense_replace": 1}) == [0]
 
 
-@pytest.mark.parametrize("key", ["intermediate_size", "hidden_size", "num_hidden_layers", "vocab_size", "head_dim"])
+@in_one_case("key", ["intermediate_size", "hidden_size", "num_hidden_layers", "vocab_size", "head_dim"])
 def test_a_list_is_no_number_where_no_class_has_one(key: str):
     """Qwen3's class has one width, one vocabulary and one number of layers, a list of equal entries none."""
     value = a_config(head_dim=8)[key]

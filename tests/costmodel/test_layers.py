@@ -130,7 +130,7 @@ def calls(layer: Layer, shape: Shape, group: str) -> dict[str, tuple[int, int, f
 # --- Table 2: FLOPs --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("name", "flops"),
     [
         ("qkv", 2 * 16 * 32 * (32 + 2 * 16) / 2),
@@ -265,7 +265,7 @@ def test_router_and_experts():
     assert operator(LAYERS["experts"], shape, "expert_down").flops == 2 * 32 * 24 * 32
 
 
-@pytest.mark.parametrize(("tp", "ep", "etp"), [(1, 1, 1), (2, 1, 1), (2, 2, 1), (2, 4, 2), (4, 2, 4), (1, 4, 2)])
+@in_one_case(("tp", "ep", "etp"), [(1, 1, 1), (2, 1, 1), (2, 2, 1), (2, 4, 2), (4, 2, 4), (1, 4, 2)])
 def test_expert_work_is_conserved(tp: int, ep: int, etp: int):
     """All ranks together compute each (token, expert) pair once, however the experts are spread."""
     shape = a_shape(tp=tp, ep=ep, etp=etp, sequence_parallel=1)
@@ -782,7 +782,7 @@ def test_head_is_split_by_vocabulary_and_keeps_fp32_logits():
     assert (norm.saved_bytes, head.saved_bytes, loss.saved_bytes) == (512, 512, 4 * 16 * 500)
 
 
-@pytest.mark.parametrize(("vocab_size", "pads", "tp", "share"), [
+@in_one_case(("vocab_size", "pads", "tp", "share"), [
     (50257, False, 1, 78 / 250), (50257, True, 1, 1), (50257, False, 2, 1), (50264, False, 1, 1),
 ])  # fmt: skip
 def test_logits_of_a_vocabulary_that_nobody_pads_are_slow(vocab_size, pads, tp, share):
@@ -859,7 +859,7 @@ def test_arrays_give_what_scalars_give(kind: str):
         assert picked == numbers(LAYERS[kind], model, a_shape(**decisions)), index
 
 
-@pytest.mark.parametrize("kind", LAYERS)
+@in_one_case("kind", LAYERS)
 def test_modules_of_saved_bytes_are_known(kind: str):
     """Selective recomputation drops saved bytes by these names."""
     modules = {one.saved_as for one in layer_operators(LAYERS[kind], a_shape()) if one.saved_bytes}
@@ -896,7 +896,7 @@ def test_unfused_attention_multiplies_what_the_mask_hides():
     assert (core.flops, core.backward_flops) == (2 * 2 * 16 * 8 * 32, 4 * 2 * 16 * 8 * 32)
 
 
-@pytest.mark.parametrize(("head_dim", "fraction"), [(64, 1 / 2), (128, 2 / 3), (8, 1 / 9), (12, 0.0625 * 12 / 76)])
+@in_one_case(("head_dim", "fraction"), [(64, 1 / 2), (128, 2 / 3), (8, 1 / 9), (12, 0.0625 * 12 / 76)])
 def test_rate_of_batched_matmuls_by_the_width_of_a_head(head_dim, fraction):
     """Half at 64; Tensor Cores want a multiple of eight: FP32, 19.5 of 312 TFLOP/s without them (A100 datasheet)."""
     layer = replace(LAYERS["dense"], attention=Attention(num_heads=4, num_kv_heads=4, head_dim=head_dim))

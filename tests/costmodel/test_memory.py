@@ -24,6 +24,7 @@ from costmodel.memory import (
 from costmodel.strategy import Recompute, Sharding
 from tests.builders import a_model
 from tests.builders_cluster import a_cluster, a_workload
+from tests.cases import in_one_case
 
 SIXTEEN = Precision(
     name="2+2+12", compute="bf16", weight_bytes=2, gradient_bytes=2, optimizer_bytes=12, parameter_gather_bytes=2
@@ -44,7 +45,7 @@ def states(sharding: Sharding, *, parameters: float, ranks: int) -> float:
     )
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("sharding", "bytes_per_parameter"),
     [
         (Sharding.NONE, 2 + 2 + 12),
@@ -59,7 +60,7 @@ def test_bytes_per_parameter(sharding, bytes_per_parameter):
     assert states(sharding, parameters=7.5e9, ranks=64) == pytest.approx(bytes_per_parameter * 7.5e9)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("sharding", "nbytes"),
     [
         (Sharding.NONE, 4),
@@ -125,7 +126,7 @@ def test_the_host_holds_what_the_device_gave():
     assert offloaded_bytes(KEEPS, 70.0, microbatches_in_flight=4.0, activation_offload=False) == 0
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("recompute", "offload", "nbytes"),
     [
         (Recompute.NONE, False, 0),
@@ -159,9 +160,7 @@ def test_decisions_may_be_arrays():
     assert table.tolist() == [[200, 10], [140, 10], [20, 10]]
 
 
-@pytest.mark.parametrize(
-    ("tp", "sequence_parallel", "sbh"), [(1, 0, 32), (8, 0, 8 + 24 / 8), (8, 1, 32 / 8), (4, 1, 32 / 4)]
-)
+@in_one_case(("tp", "sequence_parallel", "sbh"), [(1, 0, 32), (8, 0, 8 + 24 / 8), (8, 1, 32 / 8), (4, 1, 32 / 4)])
 def test_activations_of_a_gpt_layer(tp, sequence_parallel, sbh):
     """
     Korthikanti et al. (arXiv 2205.05198), Table 2, without dropout masks and with flash attention.

@@ -6,6 +6,7 @@ import pytest
 
 from costmodel.errors import SpecError
 from costmodel.models.huggingface import model_from_config
+from tests.cases import in_one_case
 
 LLAMA = {
     "model_type": "llama",
@@ -79,7 +80,7 @@ def test_two_models_that_differ_in_facts_alone_cost_alike():
     assert model_from_config(LLAMA) == model_from_config({**LLAMA, "rope_theta": 5e5})
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("entries", "complaint"),
     [
         ({"rms_norm_eps": "small"}, "model.rms_norm_eps: expected a number, got 'small'."),

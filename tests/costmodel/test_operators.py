@@ -17,6 +17,7 @@ from costmodel.timing.roofline import GRAPHED_SECONDS, STREAMING_SECONDS
 from costmodel.timing.source import operator_times, slowest_of
 from costmodel.timing.work import AttentionSize, Operator
 from tests.builders_cluster import a_device, achieved
+from tests.cases import in_one_case
 
 GB = 10**9
 MATMULS = Path(__file__).parents[1] / "data" / "matmuls.csv"
@@ -174,7 +175,7 @@ def test_every_kernel_adds_a_gap_and_the_backward_pass_has_twice_as_many():
     assert seconds(a_source(kernel_gap_seconds=1e-5), operator) == pytest.approx((2e-3 + 3e-5, 4e-3 + 6e-5))
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("cuda_graphs", "kind", "module", "gap"),
     [
         ("none", "copy", "attn", 1e-5),
@@ -247,7 +248,7 @@ def test_grouped_matmuls_of_few_rows_are_slow():
     assert source.forward_seconds(an_operator("grouped_matmul", groups=4)) == pytest.approx(2e-3 / 4 + 3 / 4 * 2.5e-3)
 
 
-@pytest.mark.parametrize(("rows", "tflops"), [(128, 327), (256, 523), (512, 705), (1024, 845), (2460, 1022)])
+@in_one_case(("rows", "tflops"), [(128, 327), (256, 523), (512, 705), (1024, 845), (2460, 1022)])
 def test_grouped_matmuls_of_a_b200_agree_with_measurements(rows, tflops):
     """
     SimuMax's operator table, forward and both backward matmuls of DeepSeek's experts together: within 5 %.
@@ -335,7 +336,7 @@ def test_elementwise_operators_are_inside_the_measured_rates():
     assert source.origin(an_operator("elementwise")) == "inside the measured rates of test-device"
 
 
-@pytest.mark.parametrize(("tp", "mbs", "expected"), [(8, 2, 0.11727), (8, 1, 0.07154), (4, 2, 0.2121), (4, 1, 0.12623)])
+@in_one_case(("tp", "mbs", "expected"), [(8, 2, 0.11727), (8, 1, 0.07154), (4, 2, 0.2121), (4, 1, 0.12623)])
 def test_mofa_seconds_per_layer(tp, mbs, expected):
     """Constants behind MoFa's Table 6, LLaMA3-405B: h = 16384, 16 groups of 128, g = 53248, s = 8192."""
     tokens, h, h_kv, g = mbs * 8192, 16384, 2048, 53248
@@ -347,7 +348,7 @@ def test_mofa_seconds_per_layer(tp, mbs, expected):
     assert sum(seconds(source, layer)) == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("ep", "pp", "microbatches", "vpp", "expected"),
     [
         (8, 8, 30, 8, 46.80),
@@ -379,8 +380,8 @@ def test_mofa_deepseek_computation(ep, pp, microbatches, vpp, expected):
 # --- the protocol, every source ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("times", ["roofline", "modified_roofline", "measured"])
+@in_one_case("kind", KINDS)
+@in_one_case("times", ["roofline", "modified_roofline", "measured"])
 def test_arrays_equal_scalars(times, kind):
     """One law for one strategy and for a table of them."""
     source = a_source(times, attention_half_length=1000)
@@ -518,7 +519,7 @@ def test_a_host_that_waits_launches_every_kernel_late():
         assert (forward, backward) == pytest.approx((7e-6, 14e-6))
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("graphs", "late"), [("full_iteration", (0, 0)), ("mlp", (0, 0)), ("attn", (7e-6, 14e-6)), ("none", (7e-6, 14e-6))]
 )
 def test_a_host_that_waits_launches_no_kernel_of_a_graph(graphs, late):

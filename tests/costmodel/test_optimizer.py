@@ -23,6 +23,7 @@ from costmodel.step.data_parallel import (
 )
 from costmodel.strategy import Sharding
 from tests.builders_cluster import GB, a_cluster, a_device, achieved
+from tests.cases import in_one_case
 
 ONE_SWITCH = (Network(name="switch", num_peers=10**6, bandwidth=50 * GB, latency=0.0),)
 
@@ -61,7 +62,7 @@ def test_owners_broadcast_whole_tensors():
     assert data_parallel_collective_seconds(cluster, "broadcast", **case, pieces=8) == pytest.approx(8 * 0.017)
 
 
-@pytest.mark.parametrize(("ranks", "more"), [(64, 0.29), (128, 0.42), (256, 0.93), (512, 1.46), (1024, 2.69)])
+@in_one_case(("ranks", "more"), [(64, 0.29), (128, 0.42), (256, 0.93), (512, 1.46), (1024, 2.69)])
 def test_broadcasts_of_internevo(ranks, more):
     """
     InternLM 7B on A100 with 4 x 100 Gbit/s per node: ZeRO-1 over all ranks takes longer than within nodes of 8.
@@ -117,7 +118,7 @@ def test_update_on_the_host():
     assert host_update_seconds(device, local_parameters=1.0) == pytest.approx(3.49e-10, rel=1e-3)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("entries", "seconds"),
     [
         ({}, 1.75),

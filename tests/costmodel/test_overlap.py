@@ -13,6 +13,7 @@ from costmodel.step.overlap import (
     exposed_tp_seconds,
     measured_law_exposed_dp_seconds,
 )
+from tests.cases import in_one_case
 
 ALONE = Slowdowns(slowdown_communication=1.0, slowdown_compute=1.0, processors_taken=0.0)
 CROWDED = Slowdowns(slowdown_communication=1.5, slowdown_compute=1.2, processors_taken=0.0)
@@ -48,8 +49,8 @@ def test_running_together_slows_both():
     assert exposed_overlapped_seconds(1.0, 10.0, CROWDED) == pytest.approx(0.25)
 
 
-@pytest.mark.parametrize("slowdowns", [ALONE, CROWDED, {**CROWDED, "slowdown_compute": 1.0}])
-@pytest.mark.parametrize(("communication", "compute"), [(3.0, 2.0), (6.0, 5.0), (1.0, 10.0), (4.0, 4.0), (9.0, 1.0)])
+@in_one_case("slowdowns", [ALONE, CROWDED, {**CROWDED, "slowdown_compute": 1.0}])
+@in_one_case(("communication", "compute"), [(3.0, 2.0), (6.0, 5.0), (1.0, 10.0), (4.0, 4.0), (9.0, 1.0)])
 def test_two_side_by_side_progress_at_their_shares(slowdowns, communication, compute):
     """As if both were stepped through."""
     exposed = exposed_overlapped_seconds(communication, compute, slowdowns)
@@ -98,7 +99,7 @@ def test_nothing_is_exposed_where_nothing_is_sent():
     assert exposed_overlapped_seconds(0.0, 10.0, CROWDED) == 0
 
 
-@pytest.mark.parametrize("splits", [1, 2, 4, 8])
+@in_one_case("splits", [1, 2, 4, 8])
 def test_hidden_tensor_parallelism_leaves_its_first_piece(splits):
     """Equation (20): 4 s hidden in n pieces leave 4 / n."""
     assert exposed_tp_seconds(4.0, 100.0, ALONE, splits=splits) == pytest.approx(4 / splits)

@@ -19,6 +19,7 @@ from costmodel.models.flops import (
 )
 from costmodel.models.huggingface import model_from_config
 from tests.builders import a_model, a_moe_model, read_config
+from tests.cases import in_one_case
 
 CONFIGS = Path(__file__).parents[1] / "data" / "hf_configs"
 COUNTS = {row["model"]: row for row in csv.DictReader((CONFIGS / "param_counts.csv").open())}
@@ -30,7 +31,7 @@ def test_there_are_29_models():
     assert len(COUNTS) == 29
 
 
-@pytest.mark.parametrize("name", COUNTS)
+@in_one_case("name", COUNTS)
 def test_totals_and_parts(name: str):
     """
     Total without MTP and router score biases; active: all but the experts that a token does not visit.
@@ -102,19 +103,19 @@ PUBLISHED = {
 """Counts that the models' pages state."""
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@in_one_case("name", FAMILIES)
 def test_a_model_of_each_further_family(name: str):
     """Trained parameters of the classes of transformers 5.24, on the meta device (tests/oracle counts them anew)."""
     assert parameters(model_from_config(FAMILIES[name]["config"])) == FAMILIES[name]["parameters"]
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
+@in_one_case("name", PUBLISHED)
 def test_published_counts_of_further_families(name: str):
     """To the last digit."""
     assert parameters(model_from_config(FAMILIES[name]["config"])) == PUBLISHED[name]
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("name", "active"),
     [("llama-4-scout", 17e9), ("llama-4-maverick", 17e9), ("hunyuan-a13b", 13e9), ("dots.llm1", 14e9),
      ("ernie-4.5-21b-a3b", 3e9), ("qwen3.5-35b-a3b", 3e9), ("granite-3.1-3b-a800m", 0.8e9)],

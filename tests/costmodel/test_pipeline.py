@@ -12,6 +12,7 @@ from costmodel.pipelines.schedules import (
     p2p_exposed_seconds,
     steady_slots,
 )
+from tests.cases import in_one_case
 
 
 def test_bubble_of_the_plain_schedule():
@@ -65,7 +66,7 @@ def test_fewer_microbatches_than_ranks_do_not_give_time_back():
     assert p2p_exposed_seconds(1.0, 1.0, pp=8, vpp=4, num_microbatches=1) == 62
 
 
-@pytest.mark.parametrize(("rank", "plain", "interleaved"), [(0, 4, 11), (1, 3, 9), (2, 2, 7), (3, 1, 5)])
+@in_one_case(("rank", "plain", "interleaved"), [(0, 4, 11), (1, 3, 9), (2, 2, 7), (3, 1, 5)])
 def test_chunks_in_flight(rank, plain, interleaved):
     """Four ranks: p - r whole ones; with two chunks 2 (p - r - 1) + (v - 1) p + 1, the last rank p + 1."""
     assert chunks_in_flight(pp=4, vpp=1, num_microbatches=64, rank=rank) == plain

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from costmodel import quantities
 from costmodel.errors import NumberError, SpecError
 from costmodel.quantities import COUNT, KINDS, finite, number, whole
-from tests.cases import read_table
+from tests.cases import in_one_case, read_table
 
 TABLE = read_table("quantities")
 
 WRONG = [(getattr(quantities, kind), text, message) for kind, text, message in TABLE["wrong"]]
 
 
-@pytest.mark.parametrize(("kind", "text", "value"), TABLE["right"])
+@in_one_case(("kind", "text", "value"), TABLE["right"])
 def test_numbers_with_units(kind, text, value):
     """By hand; whole ones are integers, so that counts take them."""
     read = number(text, getattr(quantities, kind))
@@ -26,13 +26,13 @@ def test_numbers_with_units(kind, text, value):
     assert isinstance(read, int) == (value == int(value))
 
 
-@pytest.mark.parametrize("text", [*TABLE["as_it_is"], "9" * 200])
+@in_one_case("text", [*TABLE["as_it_is"], "9" * 200])
 def test_texts_without_a_unit_are_left_alone(text):
     """Whether they are numbers is a question for others."""
     assert number(text, COUNT) is text
 
 
-@pytest.mark.parametrize(("kind", "text", "message"), WRONG, ids=[text for _, text, _ in WRONG])
+@in_one_case(("kind", "text", "message"), WRONG)
 def test_what_is_not_clear_is_refused_with_what_to_write(kind, text, message):
     """A text stays as it was spelled; each of the alternatives is right."""
     with pytest.raises(NumberError, match="expected") as caught:
@@ -61,7 +61,7 @@ def test_any_text_is_read_or_refused(kind, text):
         assert isinstance(number(text, kind), int | float | str)
 
 
-@pytest.mark.parametrize("text", ["", "many", "nan", "inf", "1e999", "9" * 400, "8 k"])
+@in_one_case("text", ["", "many", "nan", "inf", "1e999", "9" * 400, "8 k"])
 def test_options_are_finite(text):
     """Whoever calls with a text gets a number or a message with the option's name."""
     with pytest.raises(SpecError, match=r"--timeout: expected a count such as 15T, got "):

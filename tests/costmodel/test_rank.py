@@ -29,6 +29,7 @@ from costmodel.strategy import Recompute, Sharding
 from costmodel.tables import Facts, lookup
 from tests.builders import a_model
 from tests.builders_cluster import GB, a_strategy, achieved
+from tests.cases import in_one_case
 from tests.costmodel.strategies import DENSE, LATENT_MOE, MODELS, MOE, TIED, random_strategies, the_facts, with_profile
 
 LAYER = 2048 * (2 * 2048 + 2 * 1024) + 3 * 2048 * 6144 + 2 * 2048
@@ -102,7 +103,7 @@ def test_multi_token_prediction_has_a_copy_of_the_embedding_on_the_last_rank():
     assert difference.tolist() == [0, block + 5000 * 64]
 
 
-@pytest.mark.parametrize(("ep", "etp"), [(1, 1), (4, 1), (16, 1), (4, 2), (1, 2)])
+@in_one_case(("ep", "etp"), [(1, 1), (4, 1), (16, 1), (4, 2), (1, 2)])
 def test_experts_are_split_over_both_their_degrees(ep, etp):
     """Twelve layers of 16 experts on one rank, each expert 3 h g_e."""
     parameters = parameters_of(MOE, dp=16, ep=ep, etp=etp)
@@ -120,7 +121,7 @@ def test_experts_do_not_change_what_is_dense():
 # --- device memory -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("sharding", "bytes_per_parameter"),
     [
         (Sharding.NONE, 2 + 4 + 12),
@@ -335,7 +336,7 @@ def test_offloaded_states_move_to_the_host():
     assert sharded == pytest.approx([16 * parameters / 8])
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("settings", "device_bytes", "host_bytes"),
     [
         ({"offloaded_states": 0.25}, 9, 4),
@@ -362,7 +363,7 @@ def test_offloaded_activations_move_to_the_host():
     assert bytes_of(given, pp=2, activation_offload=True).activations == pytest.approx([7 * 4096 * 2048 * 2] * 2)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("settings", "decisions", "nbytes"),
     [
         ({}, {"dp": 8}, lambda layers, _: 0),

@@ -45,7 +45,7 @@ def estimates(constants=VALUES, deviation=1e-3):
 
 
 class TestLaw:
-    @pytest.mark.parametrize(
+    @in_one_case(
         ("kind", "sent", "steps"),
         [
             ("all_reduce", 2 * 7 / 8, 14),

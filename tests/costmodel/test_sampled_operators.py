@@ -7,6 +7,7 @@ import pytest
 
 from costmodel.timing.gaussian_process import fit_sparse_process
 from costmodel.timing.sampled_source import TILES, Rates, SampledTimes, Shapes, matmul_shapes, streaming_shapes
+from tests.cases import in_one_case
 
 RATES = Rates(flops_per_second=1e14, bytes_per_second=1e12, smallest_seconds=2e-6)
 
@@ -23,7 +24,7 @@ def computed_tile_by_tile(m, n, batch, tile, num_processors):
 
 
 class TestSampledTimes:
-    @pytest.mark.parametrize(("m", "n", "batch"), [(1, 1, 1), (129, 300, 1), (4096, 1000, 1), (200, 512, 7)])
+    @in_one_case(("m", "n", "batch"), [(1, 1, 1), (129, 300, 1), (4096, 1000, 1), (200, 512, 7)])
     def test_waves_are_what_dealing_tiles_computes(self, m, n, batch):
         shapes = matmul_shapes(np.array([m]), np.array([n]), np.array([64]), batch=batch, num_processors=5)
 

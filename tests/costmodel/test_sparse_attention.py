@@ -14,6 +14,7 @@ from costmodel.models.flops import forward_attention_flops, layer_parameters
 from costmodel.models.huggingface import model_from_config
 from costmodel.models.patterns import shape_of
 from tests.builders import a_latent_model, a_model, a_shape
+from tests.cases import in_one_case
 from tests.costmodel.test_layers import INDEXER, calls, operator, saved
 
 FAMILIES = read("families.yaml")
@@ -109,7 +110,7 @@ def test_scores_of_a_long_sequence_grow_with_its_square_and_the_core_does_not():
     ) == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("changes", "message"),
     [
         ({"index_head_dim": 32}, "index_head_dim: must be at least the 64 rotated channels, got 32"),

@@ -9,6 +9,7 @@ from costmodel.models.flops import head_layers
 from costmodel.pipelines.stages import every_stage, layers_per_chunk, layers_with_lighter_last_stage, stages
 from costmodel.strategy import Schedule, Vocabulary
 from tests.builders import a_model, a_moe_model
+from tests.cases import in_one_case
 
 
 def test_layers_that_divide_are_dealt_evenly():
@@ -36,7 +37,7 @@ def test_the_front_gets_the_remainder():
     assert layers_per_chunk(62, num_chunks=6) == (10, 11, 11, 11, 10, 9)
 
 
-@pytest.mark.parametrize("num_layers", [1, 2, 12, 61, 62, 80, 94, 126])
+@in_one_case("num_layers", [1, 2, 12, 61, 62, 80, 94, 126])
 def test_no_layer_is_lost(num_layers):
     """Whatever the number of chunks, up to two more than layers, all layers are there and none is negative."""
     for num_chunks in range(1, num_layers + 3):

@@ -36,6 +36,7 @@ from costmodel.tables import Facts, lookup, microbatches
 from tests.builders import a_model
 from tests.builders_cluster import GB, a_strategy
 from tests.builders_problem import a_problem
+from tests.cases import in_one_case
 from tests.costmodel.strategies import (
     DENSE,
     FEATURE_OVERLAPS,
@@ -200,7 +201,7 @@ def test_ranks_of_a_plain_pipeline_wait_for_what_they_send():
     assert pp_seconds(given, interleaved, halves) > 0
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("sharding", "reduces", "gathers"),
     [(Sharding.NONE, 1, 2), (Sharding.OPTIMIZER, 1, 1), (Sharding.GRADIENTS, 32, 1), (Sharding.WEIGHTS, 32, 64)],
 )

@@ -18,6 +18,7 @@ from costmodel.step.compute import layer_seconds
 from costmodel.step.embedding_head import embedding_head_seconds
 from costmodel.step.rank_time import p2p_seconds
 from costmodel.tables import WORTH_A_TABLE, Record, lookup, microbatches, num_microbatches, signature, tabulate
+from tests.cases import in_one_case
 from tests.costmodel.strategies import MODELS, random_strategies, the_facts
 
 QUANTITIES = (layer_seconds, embedding_head_seconds, layer_footprint, embedding_head_footprint, p2p_seconds, stages)
@@ -215,8 +216,8 @@ def test_lookup_broadcasts_like_tabulate():
     assert lookup(Counter(), the_facts(MODELS["dense"]), decisions).product.shape == (3, 4)
 
 
-@pytest.mark.parametrize("quantity", QUANTITIES, ids=lambda quantity: quantity.__name__)
-@pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)
+@in_one_case("quantity", QUANTITIES, ids=lambda quantity: quantity.__name__)
+@in_one_case("model", MODELS.values(), ids=MODELS)
 def test_lookup_equals_tabulate(quantity, model):
     """Bit by bit, on random strategies."""
     given, decisions = the_facts(model), random_strategies(model, 40, seed=3)

@@ -15,6 +15,7 @@ from planner.measure.traces.events import UNKNOWN, Blocks, Category, Device, Mes
 from planner.measure.traces.reading import read_recordings, read_trace, runs_of
 from planner.measure.traces.reading.messages import find_communication
 from tests.builders_kineto import SENT, a_step, distributed, event, kernel, launch, operator, write_file
+from tests.cases import in_one_case
 
 
 def read(tmp_path, events, *, name="trace.json", indent=None, **top):
@@ -120,7 +121,7 @@ class TestEvents:
         assert trace.blocks == (Blocks(640, 128, 4.85),)
         assert trace.events.nbytes.tolist() == [UNKNOWN, 4096]
 
-    @pytest.mark.parametrize(
+    @in_one_case(
         ("kind", "arguments", "expected"),
         [
             ("Context Sync", {"stream": -1}, Wait("device")),
@@ -208,7 +209,7 @@ class TestCommunication:
 
         assert trace.messages == (Message("send", "0", "", (0, 1), 2, 1000, 1000, "float", peer=1, library="gloo"),)
 
-    @pytest.mark.parametrize(
+    @in_one_case(
         ("name", "expected"),
         [
             ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", ("nccl", "all_gather")),

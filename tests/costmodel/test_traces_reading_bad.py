@@ -13,6 +13,7 @@ import pytest
 from costmodel.errors import SpecError
 from planner.measure.traces.reading import columns, document, read_trace, read_traces
 from tests.builders_kineto import a_step, distributed, event, kernel, launch, operator, write_file
+from tests.cases import in_one_case
 
 
 @cache
@@ -29,7 +30,7 @@ def read(folder, content):
 
 
 class TestRefused:
-    @pytest.mark.parametrize(
+    @in_one_case(
         ("content", "problem"),
         [
             (b"", "is empty"),
@@ -55,7 +56,6 @@ class TestRefused:
             (b"\x1f\x8b" + bytes(50), "is broken before its first event: the gzip data are broken"),
             (gzip.compress(b"", mtime=0), "ends before its first event"),
         ],
-        ids=lambda given: given if isinstance(given, str) else "",
     )
     def test_content(self, content, problem, tmp_path):
         with pytest.raises(SpecError, match=r"trace\.json") as refused:
@@ -186,7 +186,7 @@ class TestBroken:
 
         assert trace.events.nbytes.tolist() == [8] * num_events
 
-    @pytest.mark.parametrize(
+    @in_one_case(
         "wrong",
         [
             None,
@@ -231,7 +231,7 @@ class TestDoubts:
 
         assert self.doubts(tmp_path, events, **distributed(0, 1)) == ""
 
-    @pytest.mark.parametrize(
+    @in_one_case(
         ("events", "sentence"),
         [
             ([operator("a", 1, 1)], "activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"),
@@ -280,7 +280,7 @@ class TestRanks:
     def test_one_file_needs_no_rank(self, tmp_path):
         assert read_traces(self.files(tmp_path, None))[0].rank is None
 
-    @pytest.mark.parametrize(
+    @in_one_case(
         ("ranks", "world_sizes", "problem"),
         [
             ((1, 1), None, "is of rank 1, and so is"),

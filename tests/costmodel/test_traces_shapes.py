@@ -30,6 +30,7 @@ from planner.measure.traces.retiming import (
 from tests.builders import a_latent_model, a_model, a_moe_model
 from tests.builders_cluster import a_strategy
 from tests.builders_operators import AUTOGRAD, GPU, NODE, Recording, a_message, one_step
+from tests.cases import in_one_case
 
 HIDDEN, FEED_FORWARD, MICROBATCH, SEQUENCE = 6, 10, 2, 4
 TOKENS = MICROBATCH * SEQUENCE
@@ -182,7 +183,7 @@ class TestExplanations:
 class TestWork:
     """FLOPs and bytes by names and sizes."""
 
-    @pytest.mark.parametrize(
+    @in_one_case(
         ("name", "sizes", "flops", "elements"),
         [
             ("aten::mm", ((2, 3), (3, 5)), 60, 6 + 15 + 10),

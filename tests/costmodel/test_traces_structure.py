@@ -12,6 +12,7 @@ from planner.measure.traces.structure.finding import number_by_order
 from planner.measure.traces.structure.layers import kinds, repetitions
 from planner.measure.traces.structure.records import MICROBATCH, PHASES, SEVERAL_PHASES, number_in
 from tests.builders_operators import Recording
+from tests.cases import in_one_case
 
 TRACKS = (Track("thread", "1", "1"), Track("thread", "1", "2"), Track("stream", "0", "7"))
 MAIN, WORKER, STREAM = range(3)
@@ -315,7 +316,7 @@ class TestAnnotations:
         assert column(trace, found.layer, f"{NODE}Backward0") == [1, 1, 0, 0, UNKNOWN]
         assert found.layers_from == "modules"
 
-    @pytest.mark.parametrize(
+    @in_one_case(
         ("name", "phase"),
         [
             ("DistributedDataParallel.forward", Phase.FORWARD),
@@ -337,9 +338,7 @@ class TestAnnotations:
 
         assert next(fits, None) == phase
 
-    @pytest.mark.parametrize(
-        ("name", "number"), [("micro-batch #3", 3), ("Forward 2", 2), ("PP:0B11", 11), ("forward", None)]
-    )
+    @in_one_case(("name", "number"), [("micro-batch #3", 3), ("Forward 2", 2), ("PP:0B11", 11), ("forward", None)])
     def test_numbers_of_microbatches(self, name: str, number: int | None):
         """Of PyTorch's pipeline schedules, too."""
         assert number_in(name, MICROBATCH) == number

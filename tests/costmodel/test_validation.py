@@ -14,6 +14,7 @@ from costmodel.facts.calibration import Constants
 from costmodel.facts.model import Model
 from costmodel.facts.reliability import Reliability
 from costmodel.validation import build, shown
+from tests.cases import in_one_case
 
 
 @dataclass(kw_only=True)
@@ -56,7 +57,7 @@ def test_valid_data_becomes_the_record():
     assert (model.hidden_size, model.num_layers, model.layers[0].attention.head_dim) == (512, 1, 64)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("changes", "expected"),
     [
         ({"hiden_size": 512}, "model.hiden_size: no such entry. Did you mean 'hidden_size'?"),
@@ -123,7 +124,7 @@ def test_union_of_records_wants_a_mapping():
     assert message(Model, a_model(layers=layers)) == "model.layers.0.attention: expected a mapping, got 7."
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("entries", "expected"),
     [
         ({"size": 2.5}, "job.size: expected a whole number or 'auto', got 2.5."),
@@ -163,7 +164,7 @@ def test_not_a_number_is_refused():
     assert message(Reliability, entries, "r") == "r.failures_per_node_day: must be at least 0, got nan."
 
 
-@pytest.mark.parametrize("seen", ["x" * 1000, [1] * 1000, {"a": "b" * 100}, 10**70, 10**5000], ids=SEEN_IDS)
+@in_one_case("seen", ["x" * 1000, [1] * 1000, {"a": "b" * 100}, 10**70, 10**5000], ids=SEEN_IDS)
 def test_values_are_shortened(seen):
     """A message stays one line, whatever the user pasted; Python cannot even print the last one."""
     assert len(shown(seen)) <= 60

@@ -43,7 +43,7 @@ from tests.builders_cluster import GB, achieved
 from tests.builders_problem import a_problem, a_timed_device, limits_of
 from tests.oracle import NUM_PROBLEMS, blocks, name_of
 
-SEEDS = blocks(NUM_PROBLEMS, 25, few=range(9, 17))
+SEEDS = blocks(NUM_PROBLEMS, 25, few=range(9, 14))
 
 TOLERANCE = 0.03
 """Share of the fastest step up to which strategies are compared for the recommended one."""

@@ -23,7 +23,7 @@ from tests.builders_cluster import achieved
 from tests.oracle import blocks, in_step, name_of
 from tests.oracle.test_enumeration import HALF_A_BYTE, a_random_problem, columns, enumerate_strategies, fits
 
-SEEDS = blocks(in_step(60), 15, few=range(10, 12))
+SEEDS = blocks(in_step(60), 15, few=range(10, 11))
 
 TOLERANCE = 0.03
 """Share of the fastest step up to which strategies are compared for the recommended one."""

@@ -12,6 +12,7 @@ import pytest
 from costmodel.pipelines import schedules
 from costmodel.pipelines.stages import layers_per_chunk
 from costmodel.step.layouts import even_chunks, last_rank_chunks
+from tests.cases import in_one_case
 from tests.oracle.pipeline_simulator import BACKWARD, FORWARD, Timeline, order, play, simulate
 
 NUM_LAYERS = (126, 61, 94, 80, 62)
@@ -276,8 +277,8 @@ def test_hops_that_block_the_sender_of_an_interleaved_pipeline():
         assert waited >= formula - case.num_microbatches - 2 * case.pp * case.vpp
 
 
-@pytest.mark.parametrize(("pp", "vpp", "num_microbatches"), [(4, 1, 8), (4, 2, 8), (8, 2, 8), (4, 4, 16), (2, 3, 6)])
-@pytest.mark.parametrize("extra", [0.5, 3.0])
+@in_one_case(("pp", "vpp", "num_microbatches"), [(4, 1, 8), (4, 2, 8), (8, 2, 8), (4, 4, 16), (2, 3, 6)])
+@in_one_case("extra", [0.5, 3.0])
 def test_a_slow_head_costs_its_extra_time_once_per_microbatch(pp, vpp, num_microbatches, extra):
     """The last chunk slower by E: m E more, neither more nor less, as the formula says."""
     backward = [2.0] * (pp * vpp)

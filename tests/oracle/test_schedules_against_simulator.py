@@ -13,6 +13,7 @@ from costmodel.pipelines.orders import has_order
 from costmodel.pipelines.schedules import Passes, bubble_seconds, chunks_alive, parameter_copies
 from costmodel.pipelines.simulator import Timeline, simulate
 from costmodel.strategy import V_SHAPED, Schedule, Vocabulary
+from tests.cases import in_one_case
 
 EVERY = pytest.mark.parametrize("schedule", list(Schedule), ids=lambda one: one.text)
 
@@ -108,8 +109,8 @@ TIMES = ((1.0, 2.0, 1.0), (2.0, 4.0, 2.0), (1.0, 1.75, 0.75))
 """F, whole B and W of a rank for which the papers' figures hold: F is B - W; in the last one W is shorter."""
 
 
-@pytest.mark.parametrize("row", PUBLISHED, ids=lambda row: f"{row.schedule.text}-{row.vpp}")
-@pytest.mark.parametrize("pp", [4, 8])
+@in_one_case("row", PUBLISHED, ids=lambda row: f"{row.schedule.text}-{row.vpp}")
+@in_one_case("pp", [4, 8])
 def test_published_figures_are_met(row, pp):
     """Bubble by formula and as played, activations of every rank by formula and as played, parameters."""
     case = {"pp": pp, "vpp": row.vpp, "m": 4 * pp}

@@ -304,7 +304,7 @@ class TestWithoutAnnotations:
 class TestReplicas:
     """What replicas send each other, gradients or not."""
 
-    @pytest.mark.sampled(1, 2)  # a small one
+    @pytest.mark.sampled(4, 5)  # a small one
     @pytest.mark.parametrize("sharded", ["optimizer", "all"])
     @pytest.mark.parametrize("described", [True, False])
     @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from planner.advice.points import DAYS, DEVICES, ENERGY, MEGAWATTS, MONEY, bound
 from planner.advice.prices import Offer, PriceList
 from planner.advice.records import command_of
 from planner.advice.sections import answer_text, front_section, wish_text
-from tests.cases import read_table
+from tests.cases import in_one_case, read_table
 from tests.schemas import row, valid
 
 CASES = read_table("advise")
@@ -402,7 +402,7 @@ def test_prices_by_column(tmp_path):
     assert "line 3" in found.notes[0]
 
 
-@pytest.mark.parametrize(("text", "said"), CASES["prices"])
+@in_one_case(("text", "said"), CASES["prices"])
 def test_wrong_prices(tmp_path, text, said):
     """Each names its place, and what is allowed."""
     with pytest.raises(SpecError, match=said) as caught:
@@ -475,7 +475,7 @@ def test_a_slower_interconnect_is_another_cluster():
 TODAY = date.today()
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("entries", "said"),
     [
         ({"by": date(2020, 1, 1)}, "is past"),
@@ -538,7 +538,7 @@ def test_a_limit_of_devices_is_refused():
         advise(a_job() | {"search": {"max_devices": 8}}, choices())
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("entries", "said"),
     [
         ({"sizes": ()}, "there are none"),

@@ -4,6 +4,7 @@ import pytest
 
 from costmodel.errors import SpecError
 from planner.api import compare, estimate, explain, import_job, load, plan, read_any, read_plan, render
+from tests.cases import in_one_case
 from tests.planner.test_job import JOB_TEXT
 
 
@@ -23,16 +24,16 @@ def test_a_saved_plan_is_read_by_the_text_of_its_path(problem, tmp_path):
     assert read_plan(str(tmp_path / "keep.json")).plan.strategy == report.plan.strategy
 
 
-@pytest.mark.parametrize("path", [None, [], 3, b"job.yaml"], ids=repr)
-@pytest.mark.parametrize("verb", [load, read_plan, import_job, read_any])
+@in_one_case("path", [None, [], 3, b"job.yaml"], ids=repr)
+@in_one_case("verb", [load, read_plan, import_job, read_any])
 def test_what_is_no_path_is_wrong_input(verb, path):
     """One sentence that says what was expected and seen."""
     with pytest.raises(SpecError, match=r"expected .*, got "):
         verb(path)
 
 
-@pytest.mark.parametrize("verb", [plan, lambda job: estimate(job, {}), explain, compare])
-@pytest.mark.parametrize("job", [None, {"model": "llama3-8b"}, "job.yaml"], ids=repr)
+@in_one_case("verb", [plan, lambda job: estimate(job, {}), explain, compare])
+@in_one_case("job", [None, {"model": "llama3-8b"}, "job.yaml"], ids=repr)
 def test_what_was_not_read_is_wrong_input(verb, job):
     """Jobs are read first: ``plan(load(...))``."""
     with pytest.raises(SpecError, match=r"expected a job as load returns it, got "):

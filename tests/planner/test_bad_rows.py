@@ -14,7 +14,7 @@ from planner.jobs.run_jobs import RejectedRow
 from planner.measure.calibrate import advice
 from planner.measure.runs.predictions import Prediction
 from tests.builders_runs import a_file, results_of
-from tests.cases import read_table
+from tests.cases import in_one_case, read_table
 from tests.planner.test_calibrate_command import FEW, command, runs_of
 
 CASES = read_table("bad_rows")
@@ -22,7 +22,7 @@ CASES = read_table("bad_rows")
 BAD, GOOD = CASES["bad"], CASES["good"]
 
 
-@pytest.mark.parametrize(("cells", "reason"), BAD.values(), ids=BAD)
+@in_one_case(("cells", "reason"), BAD.values())
 def test_a_bad_row_is_refused_by_its_column(tmp_path, cells, reason):
     """With what was seen and what is allowed; the rows around it are predicted."""
     first, bad, last = results_of(tmp_path, {"id": "first"}, {"id": "bad", **cells}, {"id": "last"})

@@ -18,6 +18,7 @@ import pytest
 from costmodel.errors import SpecError
 from planner.batch.results import ResultsFile, read_results
 from planner.batch.run import Tally, plan_many, run_batch, run_jobs
+from tests.cases import in_one_case
 from tests.planner import batch_work
 
 ROOT = Path(__file__).parents[2]
@@ -192,7 +193,7 @@ def test_a_scheduler_that_goes_ends_the_batch_and_nothing_is_lost(tmp_path):
     assert sorted(line["key"] for line in read_results(out)) == [job.key for job in jobs]
 
 
-@pytest.mark.parametrize("address", ["here", "tcp://", "http://host:port", "127.0.0.1:99999999"])
+@in_one_case("address", ["here", "tcp://", "http://host:port", "127.0.0.1:99999999"])
 def test_what_is_no_address_is_named(address):
     """One sentence for Dask and for Ray."""
     for backend, package in (("dask", "distributed"), ("ray", "ray")):

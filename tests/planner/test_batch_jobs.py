@@ -11,7 +11,7 @@ import pytest
 
 from costmodel.errors import SpecError
 from planner.batch.jobs import JobSet, make_job, read_axis
-from tests.cases import read_table
+from tests.cases import in_one_case, read_table
 
 CASES = read_table("batch_jobs")
 
@@ -38,7 +38,7 @@ def keys(*arguments, **options):
 # --- sweeps ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("text", "values"),
     [
         ("512,1024,2048", (512, 1024, 2048)),
@@ -60,7 +60,7 @@ def test_values_of_a_sweep(text, values):
     assert read_axis(f"search.x={text}") == ("search.x", values)
 
 
-@pytest.mark.parametrize(("assignment", "message"), CASES["sweeps"])
+@in_one_case(("assignment", "message"), CASES["sweeps"])
 def test_wrong_sweeps_say_what_is_wrong(assignment, message):
     """Each with its key."""
     with pytest.raises(SpecError) as refused:

@@ -22,6 +22,7 @@ from planner.batch.job_result import JobOutcome, JobStatus
 from planner.batch.jobs import KEY_BYTES, BatchJob
 from planner.batch.results import ResultsFile, read_results
 from planner.batch.run import Tally, plan_many, run_batch, run_jobs
+from tests.cases import in_one_case
 from tests.planner import batch_work
 
 ROOT = Path(__file__).parents[2]
@@ -255,7 +256,7 @@ def resident_bytes() -> int:
 # --- options --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("options", "message"),
     [
         ({"processes": 0}, "processes: must be from 1 to 1024, got 0."),

@@ -195,7 +195,7 @@ def test_priors_of_factors_are_those_that_are_not_one():
     }
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("name", "setting", "touches"),
     [
         ("matmul_efficiency.fp8 of hopper", {}, False),
@@ -504,7 +504,7 @@ def test_a_run_without_tuning_may_take_more_than_twice_as_long():
     assert "without tuning" in untuned.basis
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("changes", "is_plain"),
     [
         ({}, True),

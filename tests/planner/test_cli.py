@@ -15,7 +15,7 @@ from planner import cli
 from planner.cli import output
 from planner.cli.arguments import EXIT_BROKEN_PIPE
 from planner.cli.plan import UNUSED_STRATEGY
-from tests.cases import read_table
+from tests.cases import in_one_case, read_table
 from tests.planner.test_job import JOB_TEXT, JOBS
 
 CASES = read_table("cli")
@@ -147,7 +147,7 @@ def test_a_former_command_says_its_new_form(word, now, capsys):
     assert cli.main([*now.split(), "--help"]) == 0
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("command", "option", "now"),
     [
         ("plan", "--top", "top=N"),
@@ -316,11 +316,11 @@ def test_a_closed_stderr_loses_no_result(stderr):
 @pytest.mark.parametrize(
     ("arguments", "stdout", "reason"),
     [
-        ("catalog models llama3-8b", ">&-", "it is closed"),
+        ("--version", ">&-", "it is closed"),
         ("catalog models llama3-8b", ">/dev/full", "No space left on device"),
         ("catalog schemas top", "<&- >&-", "it is closed"),
         ("--help", ">/dev/full", "No space left on device"),
-        ("--version", ">&-", "it is closed"),
+        ("catalog models llama3-8b", ">&-", "it is closed"),
     ],
 )
 def test_a_result_that_cannot_be_written_is_one_sentence_and_2(arguments, stdout, reason):
@@ -384,7 +384,7 @@ def test_model_as_text_shows_kinds_of_layers(capsys):
     assert "671,026,404,352" in shown
 
 
-@pytest.mark.parametrize(("arguments", "message"), CASES["names"])
+@in_one_case(("arguments", "message"), CASES["names"])
 def test_wrong_names_end_with_2(arguments, message, capsys):
     """One message with the nearest name."""
     assert cli.main(arguments) == 2

@@ -68,7 +68,7 @@ def test_networks_of_the_job_are_what_is_achieved():
     assert bandwidths(networks=[A_TIER]) == [4e11]
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("entries", "message"),
     [
         (
@@ -129,7 +129,7 @@ def test_a_device_may_be_described_whole():
     assert device_of(entry) == replace(H100, name="inline")
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("calibration", "message"),
     [
         ("hoper", "cluster.device.calibration: 'hoper' is not in the catalog. Did you mean 'hopper'?"),
@@ -290,7 +290,7 @@ def test_defaults_may_be_of_larger_clusters():
     load(a_job(cluster__device=unknown, settings={"communication_sms": 1000}))
 
 
-@pytest.mark.parametrize(("changes", "message"), CASES["frameworks"], ids=lambda value: str(value)[:50])
+@in_one_case(("changes", "message"), CASES["frameworks"])
 def test_an_inline_framework_says_what_there_is(changes, message):
     """Whatever nothing would read is refused at its entry."""
     found = message_of(a_job(cluster__framework={"base": "nemo-25.07", **changes}))

@@ -10,6 +10,7 @@ from planner.jobs.problem import load
 from planner.jobs.strategy_file import StrategyFile, complete_strategy, read_given
 from tests.builders import a_model, a_moe_model
 from tests.builders_cluster import a_cluster, facts
+from tests.cases import in_one_case
 from tests.planner.test_job import a_job
 
 
@@ -33,7 +34,7 @@ DEGREES = {"tp": 2, "cp": 2, "pp": 2, "vpp": 2}
 """Everything has something to do: 8 replicas, two chunks per rank."""
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("framework", "sharding", "flags"),
     [
         (
@@ -74,7 +75,7 @@ def test_devices_that_are_left_are_replicas():
     assert strategy_of(known, dp=2, **DEGREES).dp == 2
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("decisions", "off"),
     [
         ({}, {"sequence_parallel", "tp_overlap", "cp_overlap", "pp_overlap"}),
@@ -82,7 +83,6 @@ def test_devices_that_are_left_are_replicas():
         ({"tp": 2, "sequence_parallel": False}, {"sequence_parallel", "tp_overlap", "cp_overlap", "pp_overlap"}),
         ({"pp": 2}, {"sequence_parallel", "tp_overlap", "cp_overlap", "pp_overlap"}),
     ],
-    ids=["replicas alone", "no replicas", "no sequence parallelism", "one chunk per rank"],
 )
 def test_what_has_nothing_to_do_is_off(decisions, off):
     """Whatever the recipes say: without ranks to talk to there is nothing to overlap."""
@@ -126,7 +126,7 @@ def test_experts_on_tensor_parallel_ranks_want_sequence_parallelism():
     assert [strategy_of(known, tp=2).sequence_parallel for known in (dense, sparse)] == [False, True]
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("framework", "decisions", "etp"),
     [
         ("megatron-bridge-26.04", {"tp": 2, "ep": 4}, 1),
@@ -217,7 +217,7 @@ def test_a_framework_without_recipes_is_taken_as_unknown():
     assert strategy_of(known, **DEGREES) == strategy_of(bare, **DEGREES)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("decisions", "message"),
     [
         ({"tp": 16}, "strategy.dp: nothing is left for it: tp * cp * pp = 16 of 8 devices."),

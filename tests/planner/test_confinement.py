@@ -13,6 +13,7 @@ import pytest
 from costmodel.errors import SpecError
 from planner.batch.job_result import JobOutcome, JobStatus
 from planner.confinement import MEMORY_BYTES, ConfinedPool, refuse_outside, unfold
+from tests.cases import in_one_case
 from tests.sources import ROOT
 
 ATTEMPTS = {
@@ -103,7 +104,7 @@ def test_workers_import_nothing_of_the_folder_in_which_they_start(tmp_path):
     assert done.stdout == "None\n"
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     "value",
     [
         "/etc/passwd", "../x", "a/../../x", "~/x", "key=/etc/passwd", "cluster.framework={like: /etc/passwd}",
@@ -116,7 +117,7 @@ def test_a_path_out_of_the_folder_is_named_before_anything_is_opened(value, tmp_
         refuse_outside(unfold([value]) if isinstance(value, str) else value, tmp_path)
 
 
-@pytest.mark.parametrize("value", ["llama3-8b", "meta-llama/Meta-Llama-3-8B", "a/b.yaml", "TP8", "key=[1, 2]", 7, None])
+@in_one_case("value", ["llama3-8b", "meta-llama/Meta-Llama-3-8B", "a/b.yaml", "TP8", "key=[1, 2]", 7, None])
 def test_names_and_paths_inside_are_let_pass(value, tmp_path):
     """Also a slash of the hub's names."""
     refuse_outside(value, tmp_path)

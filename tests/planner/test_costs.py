@@ -23,7 +23,7 @@ from planner.report.short import short_sections
 from planner.verbs.compare import compare
 from planner.verbs.plan import plan
 from tests.builders_estimate import estimate_by_recipes as estimate
-from tests.cases import read_table
+from tests.cases import in_one_case, read_table
 
 CASES = read_table("costs")
 
@@ -274,7 +274,7 @@ def test_a_price_on_the_command_line(tmp_path, capsys):
         assert load(whole["job"]["document"]).costs.price_per_device_hour == price
 
 
-@pytest.mark.parametrize(("entry", "message"), CASES["wrong"])
+@in_one_case(("entry", "message"), CASES["wrong"])
 def test_what_is_wrong_is_said(entry, message):
     """The place, the value, what is allowed, and where it can be told what to write."""
     with pytest.raises(SpecError) as caught:

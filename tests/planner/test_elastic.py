@@ -9,6 +9,7 @@ import pytest
 
 from costmodel.errors import SpecError
 from planner import load, plan, plan_for_sizes
+from tests.cases import in_one_case
 
 
 def a_job(**entries):
@@ -101,7 +102,7 @@ def test_threads_get_the_answers_that_one_thread_gets():
     assert together == [steps(job) for job in questions]
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("sizes", "message"),
     [
         ({}, "sizes: expected num_nodes or num_devices, one of the two."),

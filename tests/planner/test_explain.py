@@ -25,6 +25,7 @@ from planner.verbs.repairs import search_or_explain
 from tests.builders import a_model
 from tests.builders_cluster import GB
 from tests.builders_problem import a_problem, a_timed_device, limits_of
+from tests.cases import in_one_case
 from tests.oracle.test_enumeration import columns, enumerate_strategies
 from tests.planner.test_job import JOBS
 from tests.planner.test_report import load_strictly
@@ -315,7 +316,7 @@ def test_a_complete_strategy_that_is_allowed_is_compared():
     assert explanation.given.step_seconds > explanation.best.step_seconds
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("decisions", "message"),
     [
         ({"tpp": 8}, "strategy: 'tpp' is no decision. Did you mean 'tp'?"),

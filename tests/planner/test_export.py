@@ -31,7 +31,7 @@ from planner.frameworks.torchtitan import to_torchtitan
 from planner.results import Plan
 from planner.verbs.plan import FORMAT_VERSION
 from tests.builders_estimate import estimate_by_recipes as estimate
-from tests.cases import read_table
+from tests.cases import in_one_case, read_table
 from tests.documents import page
 from tests.planner.test_job import JOBS
 
@@ -394,7 +394,7 @@ def report(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@in_one_case("target", TARGETS)
 def test_a_target_is_one_line_and_its_file(target):
     """``TARGETS`` names the file; what it lacks, and the public name of its function, is missed here."""
     module, function = import_module(TARGETS[target]), f"to_{target.replace('-', '_')}"

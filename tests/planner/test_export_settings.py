@@ -16,7 +16,7 @@ from planner.frameworks import TARGETS
 from planner.frameworks.megatron.read import from_megatron_lm, release_for
 from planner.results import Plan
 from tests.builders_estimate import estimate_by_recipes as estimate
-from tests.cases import read_table
+from tests.cases import in_one_case, read_table
 
 CASES = read_table("export_settings")
 
@@ -564,7 +564,7 @@ def test_a_script_that_blocks_launches_says_so():
     assert from_megatron_lm(text, HERE).document["settings"]["launches"] == "blocking"
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("device", "release"),
     [
         ("h100-80gb-sxm", "megatron-lm-0.18"),
@@ -579,7 +579,7 @@ def test_the_newest_release_for_a_device(device, release):
     assert release_for(device, "unfused") == release
 
 
-@pytest.mark.parametrize(("more", "message"), CASES["refused"])
+@in_one_case(("more", "message"), CASES["refused"])
 def test_what_the_parser_refuses_is_refused(more, message):
     """Before anything is costed."""
     with pytest.raises(SpecError) as error:

@@ -66,7 +66,7 @@ def test_the_software_stands_in_the_title():
     """With a word on that nobody named it; a job that names it is not in doubt."""
     named = a_job()
     named["cluster"] = {**named["cluster"], "framework": "megatron-lm-0.17"}
-    titles = [next(short_sections(estimate(load(job), {}))).title for job in (a_job(), named)]
+    titles = [next(short_sections(estimate(load(job), {}, searched=False))).title for job in (a_job(), named)]
 
     assert titles[0].endswith(" (assumed)")
     assert titles[1] == "llama3-8b on 64 x h100-80gb-sxm, megatron-lm-0.17"
@@ -100,7 +100,7 @@ def test_a_plan_alone_says_what_is_proven():
     alone = plan(load({**a_job(), "top": 1}))
 
     assert "proven" in dict(next(short_sections(alone)).rows)["proof"]
-    assert "proof" not in dict(next(short_sections(estimate(load(a_job()), {}))).rows)
+    assert "proof" not in dict(next(short_sections(estimate(load(a_job()), {}, searched=False))).rows)
 
 
 @pytest.mark.sampled(2)
@@ -177,6 +177,7 @@ def test_the_next_commands_ask_about_the_same_plans(capsys):
     assert "search.evidence=any" in why.split()
 
 
+@pytest.mark.slow
 def test_a_layout_that_cannot_run_is_not_compared():
     """70 sequences are no multiple of the replicas that NVIDIA's layout has on 72 GPUs."""
     found = idle_plan()

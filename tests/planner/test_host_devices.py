@@ -14,6 +14,7 @@ from planner import estimate, load, plan
 from planner.jobs.strategy_file import require_features
 from planner.measure.fit.device import fit_device
 from tests.builders_samples import A_MACHINE, matmul_points, samples_of
+from tests.cases import in_one_case
 from tests.sources import FILES, label, text
 
 CPU = {
@@ -49,7 +50,7 @@ def test_plans_on_processors_have_neither():
 def test_asked_for_they_are_refused(word, name):
     """The message names the device and its entry, not a release that has the feature."""
     with pytest.raises(SpecError, match=rf"{name}: there is no {name} '\w+' on my-cpu, .* host_link is 'none'"):
-        estimate(load(CPU), word)
+        estimate(load(CPU), word, searched=False)
 
 
 KINDS = dict.fromkeys(("ascend", "gaudi3", "tpu", "trainium2", "trainium3"), False) | dict.fromkeys(
@@ -58,7 +59,7 @@ KINDS = dict.fromkeys(("ascend", "gaudi3", "tpu", "trainium2", "trainium3"), Fal
 """Architectures, and whether PyTorch captures graphs on them: torch.cuda.CUDAGraph is of CUDA and ROCm."""
 
 
-@pytest.mark.parametrize("device", [name for name in catalog.devices() if catalog.device(name).architecture])
+@in_one_case("device", [name for name in catalog.devices() if catalog.device(name).architecture])
 def test_graphs_exist_where_pytorch_captures_them(device):
     """For every device of the catalog, under a framework that has them elsewhere."""
     precision = ["training.precision=fp16"] if device.startswith("v100") else []

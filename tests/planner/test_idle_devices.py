@@ -23,6 +23,7 @@ from planner.search.questions import search
 from planner.search.solver import Clock
 from planner.search.space import build_space
 from planner.verbs.plan import divides_poorly, promising_sizes, read_plan
+from tests.cases import in_one_case
 
 NODE = 8
 
@@ -210,8 +211,8 @@ def test_a_given_strategy_on_whole_nodes_is_allowed_and_counted():
     """tp 8 and dp 8 are 64 of 72 devices; without idle devices the rule of all devices forbids it."""
     job, decisions = load(a_job()), {"tp": 8, "dp": 8}
 
-    report = estimate(job, decisions)
-    forbidden = estimate(job.change_limits(idle_devices=False), decisions)
+    report = estimate(job, decisions, searched=False)
+    forbidden = estimate(job.change_limits(idle_devices=False), decisions, searched=False)
 
     assert report.broken_rules == ()
     assert report.plan.cluster.num_devices == 64
@@ -222,7 +223,7 @@ def test_a_given_strategy_on_whole_nodes_is_allowed_and_counted():
 
 def test_a_part_of_a_node_is_not_left_idle():
     """4 * 17 are 68 of 72 devices: eight and a half nodes."""
-    report = estimate(load(a_job(batch=68)), {"tp": 4, "dp": 17})
+    report = estimate(load(a_job(batch=68)), {"tp": 4, "dp": 17}, searched=False)
 
     assert "The parallel degrees (tp, cp, pp, dp) multiply to the number of GPUs." in report.broken_rules
 
@@ -361,7 +362,7 @@ def test_a_batch_that_divides_well_has_no_advice():
     assert not divides_poorly(64, 64)
 
 
-@pytest.mark.parametrize(("batch", "num_devices"), [(1024, 504), (7, 512), (1000, 776), (96, 72)])
+@in_one_case(("batch", "num_devices"), [(1024, 504), (7, 512), (1000, 776), (96, 72)])
 def test_promising_sizes_share_a_larger_divisor(batch, num_devices):
     """Within 5 %, more than the batch itself, the largest first."""
     sizes = promising_sizes(batch, num_devices)
@@ -386,7 +387,7 @@ def test_spare_nodes_are_kept_out():
     assert json.loads(render(spared, "json"))["cluster"]["num_spare_nodes"] == 1
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("overrides", "message"),
     [
         (["cluster.spare_nodes=9"], "is 9, of 9 nodes with 8 devices each: none would train. Allowed: 0 to 8"),

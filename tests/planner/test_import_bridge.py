@@ -11,6 +11,7 @@ from planner import import_job, load
 from planner.frameworks.imports.bridge import library
 from planner.frameworks.imports.bridge.python_source import UNKNOWN, Function, read_module, result_of
 from planner.frameworks.imports.documents import ROOM
+from tests.cases import in_one_case
 
 CLUSTER = ["cluster.device=h100-80gb-sxm", "cluster.num_devices=64"]
 
@@ -105,7 +106,7 @@ def test_a_recipe_of_ones_own_is_read(tmp_path):
     assert not mark.exists()
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("line", "message"),
     [
         (
@@ -131,7 +132,7 @@ def test_what_only_running_says_is_refused(tmp_path, line, message):
         import_job(path, CLUSTER)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("text", "message"),
     [
         ("def ours(:", "is no Python"),

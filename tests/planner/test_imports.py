@@ -17,7 +17,7 @@ from planner.frameworks.imports.job import read_variables
 from planner.frameworks.megatron.bridge import to_megatron_bridge
 from planner.frameworks.megatron.options import options
 from planner.frameworks.shell.words import unknown
-from tests.cases import read_table
+from tests.cases import in_one_case, read_table
 
 CASES = read_table("imports")
 
@@ -45,7 +45,7 @@ def test_a_launch_is_a_job(name):
     assert [strategy[name] for name in ("tp", "cp", "pp", "dp", "ep", "vpp", "mbs")] == degrees
     assert (strategy["recompute"], strategy["sharding"]) == (recompute, sharding)
     assert [job["training"][name] for name in ("global_batch_size", "sequence_length", "precision")] == training
-    assert estimate(load(job), {}).plan.step_seconds > 0
+    assert estimate(load(job), {}, searched=False).plan.step_seconds > 0
 
 
 def test_a_list_of_arguments_in_yaml():
@@ -127,7 +127,7 @@ def test_what_cannot_be_imported_says_why(name, entries, variables, message):
         imported(name, entries, **variables)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("text", "message"),
     [
         ("--tensor-model-paralel-size 2", "Did you mean '--tensor-model-parallel-size'?"),
@@ -152,7 +152,7 @@ def test_the_last_of_several_counts():
     assert any("--num-layers is given several times: '24', the last one, counts." in note for note in found.notes)
 
 
-@pytest.mark.parametrize(("name", "content", "message"), CASES["files"])
+@in_one_case(("name", "content", "message"), CASES["files"])
 def test_files_of_another_kind_are_refused(tmp_path, name, content, message):
     """Nobody gets a traceback."""
     path = tmp_path / name
@@ -255,7 +255,7 @@ ROUNDS = {
 def test_an_export_comes_back(name, tmp_path):
     """Exported and imported, a strategy is the same, and so is its batch."""
     make, framework, given = ROUNDS[name]
-    plan = estimate(load({**JOB, "cluster": {**JOB["cluster"], "framework": framework}}), given).plan
+    plan = estimate(load({**JOB, "cluster": {**JOB["cluster"], "framework": framework}}), given, searched=False).plan
     ((file, text),) = make(plan).files.items()
     path = tmp_path / file
     path.write_text(text)
@@ -264,7 +264,7 @@ def test_an_export_comes_back(name, tmp_path):
 
     back = import_job(path, [*said, "training.global_batch_size=64"]).document
 
-    strategy = estimate(load(back), {}).plan.strategy
+    strategy = estimate(load(back), {}, searched=False).plan.strategy
     assert {one: getattr(strategy, one) for one in DECISIONS} == {one: getattr(plan.strategy, one) for one in DECISIONS}
     assert back["training"]["precision"] == "bf16"
 

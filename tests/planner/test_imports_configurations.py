@@ -12,7 +12,7 @@ import pytest
 from costmodel.errors import SpecError
 from planner import import_job, load
 from planner.frameworks.imports.documents import read_json, read_yaml
-from tests.cases import read_table
+from tests.cases import in_one_case, read_table
 
 CASES = read_table("imports_configurations")
 
@@ -44,7 +44,7 @@ def test_a_configuration_is_read_as_it_says(name, tmp_path):
     assert (training["sequence_length"], load(job).facts.model.name) == (4096, "llama3-8b")
 
 
-@pytest.mark.parametrize(("text", "message"), CASES["impossible"])
+@in_one_case(("text", "message"), CASES["impossible"])
 def test_what_a_configuration_may_not_say(text, message, tmp_path):
     """Degrees, batches and precisions that contradict each other, and what has no costs."""
     path = tmp_path / "ds.json"
@@ -102,7 +102,7 @@ def test_a_section_of_checkpoints_alone_is_marked_as_assumed(section, recompute,
     assert "assumed to be" not in import_job(path, [*entries, "strategy.recompute=none"]).text
 
 
-@pytest.mark.parametrize(("name", "text", "message"), CASES["nearly"])
+@in_one_case(("name", "text", "message"), CASES["nearly"])
 def test_a_key_that_is_nearly_one_that_is_read_is_refused(name, text, message, tmp_path):
     """The tool would pass over it, and run something else than its author meant."""
     path = tmp_path / name

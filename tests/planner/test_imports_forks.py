@@ -13,7 +13,7 @@ from planner import import_job, load
 from planner.frameworks.imports.bridge.overrides import bridge_job
 from planner.frameworks.imports.documents import ROOM
 from planner.frameworks.megatron.options import options, split_options
-from tests.cases import read_table
+from tests.cases import in_one_case, read_table
 
 CASES = read_table("imports_forks")
 
@@ -176,7 +176,7 @@ def test_gemma_2_of_mindspeed_is_gemma_2(tmp_path):
 # --- refused -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("text", "message"), CASES["refused"])
+@in_one_case(("text", "message"), CASES["refused"])
 def test_what_has_no_costs_is_refused_by_its_name(text, message, tmp_path):
     """With the true reason, not with that of another option."""
     with pytest.raises(SpecError) as refused:

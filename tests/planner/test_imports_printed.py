@@ -14,7 +14,7 @@ import yaml
 
 from costmodel.errors import SpecError
 from planner import import_job
-from tests.cases import read_table
+from tests.cases import in_one_case, read_table
 
 ARGUMENTS, CONTAINER, TITAN, EXPERTS, LABELS, SECTIONS = read_table("imports_printed").values()
 
@@ -418,7 +418,7 @@ def test_arguments_in_a_checkpoint_are_read_and_nothing_is_loaded(protocol, tmp_
     assert expected["settings"]["attention"] == "unfused"
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     "content",
     [
         pickle.dumps(Executed()),

@@ -6,7 +6,7 @@ import pytest
 
 from costmodel.errors import SpecError
 from planner import import_job
-from tests.cases import read_table
+from tests.cases import in_one_case, read_table
 
 CASES = read_table("imports_refused")
 
@@ -26,7 +26,7 @@ def refusal(folder, name, text):
     return str(refused.value)
 
 
-@pytest.mark.parametrize("name", CASES["trainings"])
+@in_one_case("name", CASES["trainings"])
 def test_trainings_after_pretraining_say_what_they_are(name, tmp_path):
     """And what would be accepted, before anything of theirs is asked for."""
     text, kind = CASES["trainings"][name]
@@ -36,7 +36,7 @@ def test_trainings_after_pretraining_say_what_they_are(name, tmp_path):
     assert "the planner plans pretraining of decoders of text. Import what starts" in said
 
 
-@pytest.mark.parametrize("name", CASES["models"])
+@in_one_case("name", CASES["models"])
 def test_models_that_are_no_decoders_say_what_they_are(name, tmp_path):
     """Not which of their options has no cost, nor which variable is open."""
     text, kind = CASES["models"][name]

@@ -10,7 +10,7 @@ import pytest
 
 from costmodel.errors import SpecError
 from planner import import_job
-from tests.cases import read_table
+from tests.cases import in_one_case, read_table
 from tests.planner.test_imports_published import BASH, OPTIONS, command_of_bash, second_reading
 
 CASES = read_table("imports_scripts")
@@ -45,7 +45,7 @@ def test_a_script_is_read_as_bash_follows_it(text, devices, tmp_path):
     assert (strategy["recompute"] != "none") == ("--recompute" in command)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("line", "message"),
     [
         ("--tensor-model-parallel-size $(nproc)", r"\$\(nproc\)"),
@@ -84,7 +84,7 @@ TRAIN = f'ARGS="{MODEL} --micro-batch-size 1 --global-batch-size 64"\ntorchrun -
 EXPERTS = "--num-experts 64 --expert-model-parallel-size 8"
 
 
-@pytest.mark.parametrize(("before", "words", "message"), CASES["open"])
+@in_one_case(("before", "words", "message"), CASES["open"])
 def test_what_may_be_options_is_no_empty_word(before, words, message, tmp_path):
     """It may hold a degree: it is asked for by its variable and line."""
     path = tmp_path / "run.sh"

@@ -12,7 +12,7 @@ from costmodel.errors import SpecError
 from costmodel.models.flops import parameters
 from planner import import_job, load
 from planner.frameworks.imports.documents import flat_entries
-from tests.cases import read_table
+from tests.cases import in_one_case, read_table
 
 CASES = read_table("imports_tools")
 
@@ -172,7 +172,7 @@ def test_a_model_of_primus_that_is_not_there_is_asked_for(tmp_path):
     assert (job["model"], job["strategy"]["pp"], job["strategy"]["dp"]) == ("llama3-8b", 2, 16)
 
 
-@pytest.mark.parametrize(("name", "text", "message"), CASES["others"])
+@in_one_case(("name", "text", "message"), CASES["others"])
 def test_other_tools_are_refused_by_their_name(tmp_path, name, text, message):
     """The message says whose it is, what that is, and what is read."""
     path = tmp_path / name

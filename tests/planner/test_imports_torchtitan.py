@@ -7,6 +7,7 @@ import pytest
 from costmodel.errors import SpecError
 from planner import estimate, import_job, load, to_torchtitan
 from planner.frameworks.imports.tools.readers import read_python
+from tests.cases import in_one_case
 
 DEVICE = "cluster.device=h100-80gb-sxm"
 
@@ -141,7 +142,7 @@ def test_a_compiled_loss_of_eager_layers_is_read(tmp_path):
     assert imported(tmp_path, text)["settings"].items() >= {"kernels": "eager", "loss": "compiled"}.items()
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("old", "new", "message"),
     [
         ("tensor_parallel_degree=8", "tensor_parallel_degree=int(os.environ['TP'])", "only running it would say"),

@@ -3,7 +3,6 @@
 import copy
 import json
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from costmodel.errors import SpecError
 from costmodel.models.flops import parameters
 from costmodel.strategy import Recompute, Sharding
 from planner.jobs.problem import load
-from tests.cases import read_table
+from tests.cases import in_one_case, read_table
 
 JOBS = Path(__file__).parents[2] / "benchmarks" / "jobs"
 
@@ -57,7 +56,7 @@ def message_of(job, overrides=()):
 # --- what is read --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", sorted(JOBS.glob("*.yaml")), ids=lambda path: path.stem)
+@in_one_case("path", sorted(JOBS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_example_jobs_load(path):
     """The jobs that the README and the editor's users start from."""
     problem = load(path)
@@ -249,7 +248,7 @@ OBJECTS = [
 """Python's objects that no file can hold."""
 
 
-@pytest.mark.parametrize(("entry", "value", "message"), [*BAD_VALUES, *OBJECTS], ids=count())
+@in_one_case(("entry", "value", "message"), [*BAD_VALUES, *OBJECTS])
 def test_bad_value(entry, value, message):
     """The dotted path, what was seen, what is allowed, and the nearest word."""
     assert message in message_of(a_job(**{entry: value}))
@@ -300,7 +299,7 @@ LARGE_TEXTS = [
 ]
 
 
-@pytest.mark.parametrize(("content", "message"), [*BAD_TEXTS, *LARGE_TEXTS], ids=count())
+@in_one_case(("content", "message"), [*BAD_TEXTS, *LARGE_TEXTS])
 def test_bad_file(tmp_path, content, message):
     """One message with the place, within the blink of an eye."""
     path = tmp_path / "job.yaml"
@@ -323,7 +322,7 @@ BAD_TEXT_VALUES = [
 ]
 
 
-@pytest.mark.parametrize(("old", "new", "message"), BAD_TEXT_VALUES)
+@in_one_case(("old", "new", "message"), BAD_TEXT_VALUES)
 def test_bad_value_in_a_file(tmp_path, old, new, message):
     """What YAML makes of words that are meant as numbers."""
     path = tmp_path / "job.yaml"

@@ -25,7 +25,7 @@ from planner.frameworks.megatron.strategy import STRATEGY
 from planner.search.runnable import plainest
 from planner.verbs.plan import evaluate
 from tests.builders_job import a_document
-from tests.cases import read_table
+from tests.cases import in_one_case, read_table
 from tests.constraints.test_megatron_cases import the_file
 
 SMALL = (
@@ -85,7 +85,7 @@ def broken_rules_of(name):
         "host_memory_gib": 1e5,
     }
     imported = from_megatron_lm(text_of(name), [f"cluster.{key}={value}" for key, value in cluster.items()])
-    return estimate(load(imported.document), {}).broken_rules
+    return estimate(load(imported.document), {}, searched=False).broken_rules
 
 
 # --- the 55 verdicts ---------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ HERE = ["cluster.device=h100-80gb-sxm", "cluster.num_devices=16"]
 def strategy_of(more="", overrides=HERE):
     """The strategy of the small model with some arguments more."""
     imported = from_megatron_lm(f"{SMALL} {BATCH} --micro-batch-size 1 {more}", overrides)
-    return estimate(load(imported.document), {}).plan.strategy
+    return estimate(load(imported.document), {}, searched=False).plan.strategy
 
 
 def test_a_model_of_the_catalog_is_named():
@@ -147,7 +147,7 @@ def test_squared_relu_is_read_and_written():
     text = f"{SMALL} {BATCH} --micro-batch-size 1".replace("--swiglu", "--squared-relu")
 
     imported = from_megatron_lm(text, HERE)
-    entries = megatron_entries(estimate(load(imported.document), {}).plan, "megatron-lm")
+    entries = megatron_entries(estimate(load(imported.document), {}, searched=False).plan, "megatron-lm")
 
     assert (imported.document["model"]["squared_relu"], imported.document["model"]["gated"]) == (True, False)
     assert entries["--squared-relu"] is True
@@ -330,14 +330,14 @@ def test_what_an_import_looks_at_counts_as_read(module):
 # --- bad input ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("more", "message"), read_table("megatron_import")["wrong_arguments_are_refused"])
+@in_one_case(("more", "message"), read_table("megatron_import")["wrong_arguments_are_refused"])
 def test_wrong_arguments_are_refused(more, message):
     """With the option, what was seen and what is allowed."""
     with pytest.raises(SpecError, match=re.escape(message)):
         strategy_of(more)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("left_out", "message"),
     [
         ("--num-layers 32", "arguments.--num-layers: is required but missing."),
@@ -364,7 +364,7 @@ def test_the_cluster_is_asked_for():
             from_megatron_lm(f"{SMALL} {BATCH} --micro-batch-size 1", [f"{section}=5"])
 
 
-@pytest.mark.parametrize("text", ["", "# nothing", "model: llama3-8b", "pretrain_gpt.py"])
+@in_one_case("text", ["", "# nothing", "model: llama3-8b", "pretrain_gpt.py"])
 def test_what_is_no_argument_list_is_refused(text):
     """A job file, for example."""
     with pytest.raises(SpecError):

@@ -23,7 +23,7 @@ from planner.verbs.plan import evaluate
 from tests.builders_estimate import estimate_by_recipes as estimate
 from tests.builders_job import a_document
 from tests.builders_megatron import every_hybrid, every_plan
-from tests.cases import read_table
+from tests.cases import in_one_case, read_table
 
 JOB = a_document("llama3-8b", "16xh100-80gb-sxm", batch=128, sequence=8192, tokens=1e11)
 MIXTRAL = {**JOB, "model": "mixtral-8x7b"}
@@ -331,7 +331,7 @@ def test_models_that_are_no_gpt_of_megatron_are_refused(model, message):
 # --- layouts -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("layers", "mtp_layers", "text"),
     [
         ((7, 9, 9, 7), 0, "Et*7|(t*9|)*2t*7L"),
@@ -349,7 +349,7 @@ def test_layouts_are_short(layers, mtp_layers, text):
     assert read_layout(text, sized) == layers
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("text", "message"),
     [
         ("Et*31L", "has 31 of 't', but the model needs 32"),

@@ -14,7 +14,7 @@ from costmodel.errors import SpecError
 from planner import load
 from planner.frameworks.megatron.model import frequency_flags
 from planner.frameworks.megatron.read import from_megatron_lm
-from tests.cases import read_table
+from tests.cases import in_one_case, read_table
 
 WORLD = ["cluster.device=h100-80gb-sxm", "cluster.num_devices=16"]
 SMALL = (
@@ -85,7 +85,7 @@ def test_what_some_releases_refuse_is_said(options, note):
     assert any(text.startswith(note) for text in notes)
 
 
-@pytest.mark.parametrize(("options", "message"), read_table("megatron_parsers")["what_every_parser_refuses_is_refused"])
+@in_one_case(("options", "message"), read_table("megatron_parsers")["what_every_parser_refuses_is_refused"])
 def test_what_every_parser_refuses_is_refused(options, message):
     """0.17.1, 0.18.2, 0.19.0 and main do."""
     length = "" if "--seq-length" in options else "--seq-length 4096 "
@@ -175,7 +175,7 @@ def test_another_gated_delta_net_is_described():
     assert (first.num_key_heads, first.num_value_heads, first.key_head_dim, first.value_head_dim) == (4, 8, 64, 32)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("options", "message"),
     [
         (VARIANT, "--linear-attention-freq: is required with --experimental-attention-variant gated_delta_net"),
@@ -191,7 +191,7 @@ def test_other_gated_delta_nets_are_refused(options, message):
         from_megatron_lm(f"{NEXT}{DEGREES}{options}", WORLD)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("text", "flags"),
     [
         ("([0]*3+[1]*2)", (0, 0, 0, 1, 1)),
@@ -205,7 +205,7 @@ def test_lists_of_layers_are_expressions(text, flags):
     assert frequency_flags(text, "x") == tuple(map(bool, flags))
 
 
-@pytest.mark.parametrize("text", ["", "[2]", "([1]", "[1])", "[1]*", "[1]**2", "__import__('os')", "([1]*4000)*4000"])
+@in_one_case("text", ["", "[2]", "([1]", "[1])", "[1]*", "[1]**2", "__import__('os')", "([1]*4000)*4000"])
 def test_other_expressions_are_refused(text):
     """None is evaluated."""
     with pytest.raises(SpecError, match=r"expected a number or a list|is of more than 4096 layers"):

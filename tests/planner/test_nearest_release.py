@@ -14,6 +14,7 @@ from planner.jobs.run_jobs import nearest_dispatcher
 from planner.measure.runs.predictions import Prediction
 from tests.builders_job import a_document
 from tests.builders_runs import require_refused, results_of
+from tests.cases import in_one_case
 
 JOB = a_document("llama3-8b", "16xh100-80gb-sxm", batch=64, sequence=8192, tokens=1e11)
 UNKNOWN = "megatron-bridge-99.01"
@@ -45,14 +46,14 @@ NEAREST = {
 }
 
 
-@pytest.mark.parametrize(("asked", "nearest"), NEAREST.items())
+@in_one_case(("asked", "nearest"), NEAREST.items())
 def test_the_nearest_release_is_the_newest_that_is_not_newer(asked, nearest):
     """Else the oldest; years are compared with years only, and a branch is newer than all."""
     assert find_release_spelling(asked, KNOWN) is None
     assert nearest_release(asked, KNOWN) == nearest
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("written", "name"),
     [
         ("a-24.7", "a-24.07"),
@@ -68,9 +69,7 @@ def test_versions_are_known_as_people_write_them(written, name):
     assert find_release_spelling(written, KNOWN) == name
 
 
-@pytest.mark.parametrize(
-    "odd", ["", "a", "a-", "-1", "a-x", "d-1.0", "9", "a-1" + "9" * 5000, "a-" * 999, "a-24.07;rm"]
-)
+@in_one_case("odd", ["", "a", "a-", "-1", "a-x", "d-1.0", "9", "a-1" + "9" * 5000, "a-" * 999, "a-24.07;rm"])
 def test_what_is_no_release_of_a_stack_has_no_relative(odd):
     """Neither other stacks nor what is no name, however long."""
     assert nearest_release(odd, KNOWN) is None
@@ -94,7 +93,7 @@ def test_a_job_of_an_unknown_release_costs_what_its_relative_costs():
     nearest = max(
         (name for name in names if name.startswith("megatron-bridge")), key=lambda name: release_of(name).number
     )
-    unknown, known = (estimate(a_job(name), {"tp": 2}) for name in (UNKNOWN, nearest))
+    unknown, known = (estimate(a_job(name), {"tp": 2}, searched=False) for name in (UNKNOWN, nearest))
 
     assert unknown.problem.facts.cluster.unknown_release == UNKNOWN
     assert unknown.problem.facts.cluster.framework == known.problem.facts.cluster.framework
@@ -106,7 +105,7 @@ def test_a_job_of_an_unknown_release_costs_what_its_relative_costs():
 @pytest.mark.parametrize("given", [UNKNOWN, {"base": UNKNOWN, "settings": {"gradient_dtype": "bf16"}}])
 def test_every_format_says_for_which_release_another_stands(given):
     """Text, Markdown, page and JSON; also of a framework that a job changes."""
-    report = estimate(a_job(given), {"tp": 2})
+    report = estimate(a_job(given), {"tp": 2}, searched=False)
     sentence = f"{UNKNOWN} is not known: costed as "
 
     whole = json.loads(render(report, "json"))
@@ -121,7 +120,7 @@ def test_every_format_says_for_which_release_another_stands(given):
 def test_a_release_that_is_known_has_no_doubt():
     """Nor has one that a job does not name."""
     for given in ("torchtitan==0.3.0", None):
-        whole = json.loads(render(estimate(a_job(given), {"tp": 2}), "json"))
+        whole = json.loads(render(estimate(a_job(given), {"tp": 2}, searched=False), "json"))
         assert whole["cluster"]["framework_doubt"] is None
         assert "is not known" not in json.dumps(whole)
 
@@ -231,5 +230,5 @@ def test_a_relative_that_the_framework_has_not_is_its_default(tmp_path):
 def test_a_job_with_an_unknown_dispatcher_is_refused():
     """Its author can say what is allowed; nobody can ask a row."""
     with pytest.raises(SpecError, match=r"strategy.token_dispatcher"):
-        estimate(load({**JOB, "model": "mixtral-8x7b"}), {"ep": 8, "token_dispatcher": "mori"})
+        estimate(load({**JOB, "model": "mixtral-8x7b"}), {"ep": 8, "token_dispatcher": "mori"}, searched=False)
     assert nearest_dispatcher("mori") is None

@@ -30,6 +30,7 @@ from planner import (
     to_megatron_lm,
 )
 from planner.report.table_csv import COLUMNS
+from tests.cases import in_one_case
 from tests.sources import ROOT
 
 
@@ -164,7 +165,7 @@ def test_results_of_a_batch_are_a_frame(answers):
     assert frame.status.value_counts().to_dict() == {"optimal": 3, "wrong_input": 1}
 
 
-@pytest.mark.parametrize("wrong", [None, "report", 3, [1]])
+@in_one_case("wrong", [None, "report", 3, [1]])
 def test_a_frame_of_something_else_is_refused(wrong):
     """The message names what was seen."""
     with pytest.raises(SpecError, match="expected a report or several"):

@@ -17,7 +17,7 @@ from planner.jobs.document import Document, parse, read_document
 from planner.jobs.entries import Job, kinds
 from planner.jobs.one_line import cluster_entries, one_line
 from planner.jobs.problem import load
-from tests.cases import read_table
+from tests.cases import in_one_case, read_table
 from tests.planner.test_job import LLAMA
 
 NUMBERS = {"batch": "1024", "sequence": "8k", "tokens": "15T"}
@@ -74,7 +74,7 @@ def test_entries_may_be_changed():
     assert problem_of(overrides=["training.sequence_length=4k", "search.pin.tp=8"]).search.pin == {"tp": 8}
 
 
-@pytest.mark.parametrize(("text", "num_devices", "node", "domain"), read_table("one_line")["clusters"])
+@in_one_case(("text", "num_devices", "node", "domain"), read_table("one_line")["clusters"])
 def test_clusters(text, num_devices, node, domain):
     """
     Nodes smaller than the device's own are NVLink domains, where its own node is one; racks stay whole.
@@ -87,7 +87,7 @@ def test_clusters(text, num_devices, node, domain):
     assert cluster.device.networks[0].num_peers == domain
 
 
-@pytest.mark.parametrize(("text", "message"), read_table("one_line")["wrong_clusters"])
+@in_one_case(("text", "message"), read_table("one_line")["wrong_clusters"])
 def test_wrong_clusters(text, message):
     """Each with the spelling that is right."""
     with pytest.raises(SpecError) as caught:
@@ -100,7 +100,7 @@ def test_wrong_clusters(text, message):
 WRONG = read_table("one_line")["wrong"]
 
 
-@pytest.mark.parametrize(("line", "messages"), WRONG, ids=[str(number) for number in range(len(WRONG))])
+@in_one_case(("line", "messages"), WRONG)
 def test_wrong_lines(line, messages):
     """Every mistake once, with its option, in the order of the line."""
     found = mistakes(**line)
@@ -211,9 +211,7 @@ def is_entry(line):
     return line.lstrip().startswith("# ") and words.replace("_", "").isalpha() and words.islower() and ":" in line
 
 
-@pytest.mark.parametrize(
-    "value", ["a: b", "#", "x, y", "8k", "yes", "null", "1e5", "'", '"', "[", "é", "~", "- a", "8.0"]
-)
+@in_one_case("value", ["a: b", "#", "x, y", "8k", "yes", "null", "1e5", "'", '"', "[", "é", "~", "- a", "8.0"])
 def test_any_text_survives(value):
     """What YAML would read otherwise is quoted."""
     job = {**JOB, "model": value, "search": {"pin": {value: value}, "limits": [value]}}
@@ -465,7 +463,7 @@ UNITS = [
 ]
 
 
-@pytest.mark.parametrize(("assignment", "read", "value"), UNITS, ids=[assignment for assignment, _, _ in UNITS])
+@in_one_case(("assignment", "read", "value"), UNITS)
 def test_units_of_a_job(assignment, read, value):
     """In each section, in the unit of the entry."""
     assert read(load(JOB, [assignment])) == value

@@ -13,7 +13,7 @@ from planner.jobs.problem import load, split_overrides
 from planner.measure.traces.report.what_if import read_changed_jobs
 from planner.serve.answers import read_problem
 from planner.verbs.any_job import read_any
-from tests.cases import read_table
+from tests.cases import in_one_case, read_table
 from tests.planner.test_job import A_TIER, JOB, a_job, message_of
 
 
@@ -57,7 +57,7 @@ def test_override_leaves_the_mapping_as_it_was():
 BAD_OVERRIDES = read_table("overrides")["bad_overrides"]
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("override", "message"),
     [
         *BAD_OVERRIDES,
@@ -102,7 +102,7 @@ BAD_DECISIONS = [
 ]
 
 
-@pytest.mark.parametrize(("assignment", "message"), BAD_DECISIONS)
+@in_one_case(("assignment", "message"), BAD_DECISIONS)
 def test_bad_decision(assignment, message):
     """Decisions are known by name."""
     with pytest.raises(SpecError, match=re.escape(message)):

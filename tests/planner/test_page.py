@@ -83,8 +83,9 @@ class Elements(HTMLParser):
 
 @pytest.fixture(scope="module")
 def report():
-    """Mixtral 8x7B on 64 H100 with pipelines, three plans."""
-    return plan(load(a_job(model="mixtral-8x7b", top=3, search__allow={"pp": [2, 4]}, search__pin={"cp": 1, "etp": 1})))
+    """Mixtral 8x7B on 16 H100 with pipelines, three plans."""
+    search = {"allow": {"pp": [2, 4]}, "pin": {"cp": 1, "etp": 1}}
+    return plan(load(a_job(model="mixtral-8x7b", cluster__num_devices=16, top=3, search=search)))
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +156,7 @@ def test_names_are_escaped(report):
     assert "<script>alert" not in page
     assert "<img" not in page
     assert len(Elements(page).named("script")) == 2
-    assert f"{ATTACK} on 64 x" in unescape(page)
+    assert f"{ATTACK} on 16 x" in unescape(page)
     assert data_of(page)["report"]["model"]["name"] == ATTACK
 
 
@@ -235,7 +236,7 @@ def test_what_binds_is_explained(shown, page):
     rows = data_of(page)["charts"]["bindings"]["rows"]
 
     assert [row["parts"][0]["value"] for row in rows] == [one.saved_seconds for one in bindings]
-    assert all(text in Elements(page).cells for text in shown.explanation.idle)
+    assert {*shown.explanation.idle} <= {*Elements(page).cells}
 
 
 @pytest.mark.slow
@@ -253,7 +254,7 @@ def test_nothing_fits_is_explained(unfit):
 
 def test_an_estimate_has_a_page(report):
     """A forbidden strategy too: its broken rules stand first, and nothing was searched for."""
-    given = estimate(report.problem, {"tp": 3, "pp": 2, "dp": 8})
+    given = estimate(report.problem, {"tp": 3, "pp": 2, "dp": 2})
     page = render(given, "html")
 
     assert given.broken_rules

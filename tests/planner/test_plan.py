@@ -102,7 +102,9 @@ def test_recomputed_flops(recompute, flops):
 
 def test_hfu_adds_what_is_recomputed():
     """Without recomputation both are one figure; with it HFU is larger by the recomputed FLOPs."""
-    plain, full = (estimate(a_problem(), {"recompute": recompute}).plan for recompute in ("none", "full"))
+    plain, full = (
+        estimate(a_problem(), {"recompute": recompute}, searched=False).plan for recompute in ("none", "full")
+    )
     needed = 6 * (LAYER_MATMULS + HEAD_MATMUL) + 3 * CAUSAL_SCORES
 
     assert plain.hfu == plain.mfu
@@ -201,7 +203,7 @@ def test_pins_are_defaults_and_decisions_win():
 def test_values_as_job_files_and_programs_spell_them():
     """``"full"`` and ``Recompute.FULL`` are the same decision."""
     spelled, typed = (
-        estimate(a_problem(), {"tp": 2, "recompute": recompute, "tp_overlap": on})
+        estimate(a_problem(), {"tp": 2, "recompute": recompute, "tp_overlap": on}, searched=False)
         for recompute, on in (("full", True), (Recompute.FULL, 1))
     )
 
@@ -273,8 +275,8 @@ def test_devices_that_a_plan_leaves_free_are_not_counted():
 
 def test_more_devices_than_there_are_count_as_devices():
     """Twice the devices do not look twice as fast per device."""
-    half = estimate(a_problem(), {"tp": 8, "dp": 1})
-    twice = estimate(a_problem(), {"tp": 8, "dp": 2})
+    half = estimate(a_problem(), {"tp": 8, "dp": 1}, searched=False)
+    twice = estimate(a_problem(), {"tp": 8, "dp": 2}, searched=False)
 
     assert twice.plan.tokens_per_second_per_device < 1.01 * half.plan.tokens_per_second_per_device
 
@@ -299,7 +301,7 @@ def test_more_devices_than_there_are_count_as_devices():
 def test_what_has_no_cost_is_wrong_input(decisions, message):
     """A wrong name, a wrong value, or a strategy that no formula covers."""
     with pytest.raises(SpecError, match=re.escape(message)):
-        estimate(a_problem(), decisions)
+        estimate(a_problem(), decisions, searched=False)
 
 
 DEGREE = st.sampled_from([1, 2, 3, 8, 33, 64, 4096, 10**9])
@@ -355,7 +357,7 @@ def test_public_names_exist():
         _ = planner.plann
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "program",
     [

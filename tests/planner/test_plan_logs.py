@@ -19,6 +19,7 @@ from planner.measure.plans.collect import collect
 from planner.measure.plans.job_array import export_array
 from planner.measure.plans.logs import read_logs
 from planner.measure.runs.predictions import Prediction, predictions
+from tests.cases import in_one_case
 from tests.sources import ROOT
 
 FOLDER = ROOT / "tests" / "data" / "logs"
@@ -83,7 +84,7 @@ LOGS = {
 }
 
 
-@pytest.mark.parametrize("name", LOGS)
+@in_one_case("name", LOGS)
 def test_logs_are_read(name, tmp_path):
     """Steps behind the fifth, whose median is 2.4 or 2.5 or 2.6 s; the highest peak of all ranks."""
     path = tmp_path / "run.log"
@@ -115,7 +116,7 @@ READ = {  # number of steps behind the first ones, of the file's 20, and the beg
 REFUSED = {"deepspeed-0.19.8.log": "DeepSpeed", "transformers-5.23.log": "transformers' Trainer"}
 
 
-@pytest.mark.parametrize("name", READ)
+@in_one_case("name", READ)
 def test_kept_logs_are_read(name):
     """Logs of three frameworks, most of them written by their own code (tests/data/logs/README.md)."""
     found = read_logs([FOLDER / name])
@@ -209,7 +210,7 @@ def test_first_steps_alone_are_doubted(tmp_path):
     assert found.doubts[0].startswith("only first steps were logged")
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("text", "message"),
     [
         ("", "has no whole line of a step"),

@@ -35,7 +35,7 @@ from planner.uncertainty.intervals import Interval, find_weighted_quantile
 from planner.uncertainty.peaks import law_of
 from tests.builders_estimate import estimate_by_recipes as estimate
 from tests.builders_kineto import event, kernel, launch, operator, write_file
-from tests.cases import read_table
+from tests.cases import in_one_case, read_table
 from tests.schemas import valid
 
 JOB: dict[str, Any] = read_table("projection")["job"]
@@ -343,7 +343,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = read_table("projection")["wrong"]
 class TestBadInput:
     """Files of small runs that say nothing, or nothing of the job."""
 
-    @pytest.mark.parametrize("name", WRONG)
+    @in_one_case("name", WRONG)
     def test_is_refused_with_its_place(self, tmp_path: Path, name: str) -> None:
         """The message names the run and what is wrong with it."""
         entries, expected = WRONG[name]

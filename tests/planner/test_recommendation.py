@@ -72,7 +72,7 @@ def amounts(problem, found):
     return tuple(float(one.amount(problem, given)) for one in ORDER if one.name != "memory")
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("tolerance", [0.0, 0.01, 0.2])
 @pytest.mark.parametrize("kind", SMALL)
 def test_the_first_in_the_order_is_recommended(kind, tolerance):

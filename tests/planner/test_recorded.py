@@ -13,6 +13,7 @@ from planner import estimate, load, plan, render
 from planner.jobs.strategy_file import read_given
 from planner.verbs.plan import read_plan
 from tests.builders_job import a_document
+from tests.cases import in_one_case
 
 JOB = a_document("llama3-8b", "8xh100-80gb-sxm", batch=64, sequence=8192, tokens=1e11)
 
@@ -67,7 +68,7 @@ def test_contents_of_files_come_along(tmp_path, written):
 def test_an_estimate_comes_back(tmp_path):
     """Also one of a strategy whose stages differ."""
     layout = {"layers": [7, 9, 9, 7], "recompute": ["full", "none", "none", "none"]}
-    report = estimate(load({**JOB, "strategy": {"tp": 2, "pp": 4, "layout": layout}}), {"mbs": 2})
+    report = estimate(load({**JOB, "strategy": {"tp": 2, "pp": 4, "layout": layout}}), {"mbs": 2}, searched=False)
     path = tmp_path / "estimate.json"
     path.write_text(render(report, "json"), encoding="utf-8")
 
@@ -92,7 +93,7 @@ def test_what_is_no_plan_is_refused(written, entries, number, message):
         read_plan(changed(written, **entries), number)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", '{"a": 1}', "model: llama3-8b", "[" * 100_000])
+@in_one_case("text", ["", "{", "[1]", '{"a": 1}', "model: llama3-8b", "[" * 100_000])
 def test_what_is_no_report_says_how_to_make_one(tmp_path, text):
     """Job files are the usual mistake."""
     path = tmp_path / "job.yaml"
@@ -114,7 +115,7 @@ def test_the_job_may_give_the_strategy():
     assert (strategy.tp, strategy.pp, strategy.dp, strategy.recompute) == (2, 2, 2, Recompute.FULL)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("entries", "message"),
     [
         ({"tpp": 2}, "strategy.tpp: no such decision. Did you mean 'tp'?"),
@@ -138,4 +139,4 @@ def test_layouts_need_the_usual_schedule():
     cluster = {**JOB["cluster"], "framework": "torchtitan-0.1"}
 
     with pytest.raises(SpecError, match="schedule 1f1b"):
-        estimate(load({**JOB, "cluster": cluster, "strategy": given}), {})
+        estimate(load({**JOB, "cluster": cluster, "strategy": given}), {}, searched=False)

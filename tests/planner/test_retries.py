@@ -23,6 +23,7 @@ from planner.uncertainty.peaks import (
 from planner.verbs.plan import estimate
 from tests.builders import a_model, a_moe_model
 from tests.builders_cluster import a_strategy
+from tests.cases import in_one_case
 from tests.planner.test_job import a_job
 from tests.planner.test_peaks import planned
 
@@ -58,8 +59,8 @@ def test_half_of_the_runs_are_fast_where_only_the_middle_share_fits():
     assert chance_to_fit(exact, device_bytes=peak).share == pytest.approx(0.5, abs=0.01)
 
 
-@pytest.mark.parametrize("used", [0.5, 0.8, 0.9, 0.95, 1.0, 1.1])
-@pytest.mark.parametrize("changes", [{}, SHARDED, RECOMPUTED], ids=["whole", "gathered", "recomputed"])
+@in_one_case("used", [0.5, 0.8, 0.9, 0.95, 1.0, 1.1])
+@in_one_case("changes", [{}, SHARDED, RECOMPUTED])
 def test_what_does_not_fit_is_not_fast(used, changes):
     """No chance to be fast exceeds the chance to fit, and an empty device is fast."""
     cluster = a_cluster()

@@ -128,7 +128,7 @@ def test_a_layout_has_one_spelling():
     problem = load(a_job())
     written = {"layers": [5, 6, 6, 6, 5, 4], "recompute": ["none"] * 6, "full_layers": [0] * 6}
 
-    plain, other = (estimate(problem, {"pp": 6, "layout": one}).plan for one in (None, written))
+    plain, other = (estimate(problem, {"pp": 6, "layout": one}, searched=False).plan for one in (None, written))
 
     assert other.strategy == plain.strategy
     assert other.step_seconds == plain.step_seconds
@@ -138,8 +138,8 @@ def test_another_pipeline_drops_the_layout_of_the_job():
     """It is one of 6 stages; of words that keep them the job's own stays."""
     problem = load(a_job(strategy={"pp": 6, "layout": "6x4+5+3"}))
 
-    assert estimate(problem, {"mbs": 2}).plan.strategy.layout.layers == (6, 6, 6, 6, 5, 3)
-    assert estimate(problem, {"pp": 4}).plan.strategy.layout is None
+    assert estimate(problem, {"mbs": 2}, searched=False).plan.strategy.layout.layers == (6, 6, 6, 6, 5, 3)
+    assert estimate(problem, {"pp": 4}, searched=False).plan.strategy.layout is None
 
 
 def test_a_layout_that_is_given_is_none_that_a_target_changes():
@@ -169,7 +169,7 @@ def test_a_layout_that_is_given_is_none_that_a_target_changes():
 def test_a_wrong_layout_is_refused(layout, message):
     """With its place, its value and what is allowed."""
     with pytest.raises(SpecError, match=re.escape(message)):
-        estimate(load(a_job()), {"pp": 6, "layout": layout})
+        estimate(load(a_job()), {"pp": 6, "layout": layout}, searched=False)
 
 
 # --- imports that lost something of a strategy ---------------------------------------------------------------

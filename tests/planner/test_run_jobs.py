@@ -36,6 +36,7 @@ from tests.builders_runs import (
     results_of,
     rows_of,
 )
+from tests.cases import in_one_case
 
 # --- the strategy ------------------------------------------------------------------------------------------
 
@@ -333,7 +334,7 @@ def test_what_has_no_formula_is_named_beside_the_prediction(tmp_path):
     assert "token dispatcher not stated: the framework's default" in row.missing
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("entry", "problem"),
     [
         ({"num_heads": ...}, "model.num_heads: is required but missing"),
@@ -482,7 +483,7 @@ def test_other_constants_move_predictions_and_nothing_else(tmp_path):
     assert after.step_seconds == before.step_seconds
 
 
-@pytest.mark.parametrize("kind", ["allocated", "reserved", "nvidia-smi", "unspecified", ""])
+@in_one_case("kind", ["allocated", "reserved", "nvidia-smi", "unspecified", ""])
 def test_a_peak_is_as_its_measurement_sees_it(tmp_path, kind):
     """
     Allocated is less than reserved by what is fragmented, that less than all by what the driver takes.

@@ -10,12 +10,12 @@ from costmodel.errors import SpecError
 from planner.jobs.run_jobs import CONVERTER, FORMER, REQUIRED, RejectedRow, Run, plain, read, references
 from planner.measure.runs.predictions import Prediction
 from tests.builders_runs import GOOD, a_file, a_run, results_of, rows_of
-from tests.cases import read_table
+from tests.cases import in_one_case, read_table
 
 REFUSED = read_table("run_rows")["refused"]
 
 
-@pytest.mark.parametrize(("cells", "sentence"), REFUSED.values(), ids=REFUSED)
+@in_one_case(("cells", "sentence"), REFUSED.values())
 def test_a_wrong_row_is_refused_with_its_reason_and_the_rest_goes_on(tmp_path, cells, sentence):
     """One bad row between two good ones costs nothing but itself."""
     rows = ({"id": "first"}, {"id": "bad", **cells}, {"id": "last"})
@@ -30,7 +30,7 @@ def test_a_wrong_row_is_refused_with_its_reason_and_the_rest_goes_on(tmp_path, c
 CONTRADICTIONS = read_table("run_rows")["contradictions"]
 
 
-@pytest.mark.parametrize(("cells", "sentence", "in_order"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
+@in_one_case(("cells", "sentence", "in_order"), CONTRADICTIONS.values())
 def test_rows_that_contradict_themselves_are_refused_alone(tmp_path, cells, sentence, in_order):
     """Both columns are named; the same setting beside another value, and rows around it, are read."""
     first, bad, last = rows_of(tmp_path, {"id": "first"}, {"id": "bad", **cells}, {"id": "last", **in_order})
@@ -55,7 +55,7 @@ SKIPPED = {
 }
 
 
-@pytest.mark.parametrize(("cells", "reason"), SKIPPED.values(), ids=SKIPPED)
+@in_one_case(("cells", "reason"), SKIPPED.values())
 def test_a_row_that_cannot_be_predicted_is_not_refused(tmp_path, cells, reason):
     """Nothing is wrong with the row; the reason stands where the prediction would."""
     (row,) = results_of(tmp_path, cells)
@@ -73,7 +73,7 @@ def without(*columns: str) -> tuple[str, ...]:
     return tuple(column for column in GOOD if column not in columns)
 
 
-@pytest.mark.parametrize("column", REQUIRED)
+@in_one_case("column", REQUIRED)
 def test_a_table_without_a_column_that_it_needs_is_none(tmp_path, column):
     """The error names the column."""
     path = a_file(tmp_path, {}, columns=without(column))
@@ -110,7 +110,7 @@ def test_a_table_in_the_former_columns_is_refused_with_what_they_are_called_now(
     assert str(error.value).endswith(CONVERTER)
 
 
-@pytest.mark.parametrize("column", FORMER)
+@in_one_case("column", FORMER)
 def test_a_former_column_among_todays_is_not_overlooked(tmp_path, column):
     """Its cells would silently be nobody's."""
     with pytest.raises(SpecError, match=f"{column}: is called {FORMER[column]} now."):
@@ -129,7 +129,7 @@ def test_rows_without_the_cells_of_a_layout_are_skipped(tmp_path):
 # --- cells -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("cell", "value"), read_table("run_rows")["cells"])
+@in_one_case(("cell", "value"), read_table("run_rows")["cells"])
 def test_cells_are_what_a_job_file_would_hold(cell, value):
     """Numbers that pandas wrote as 8.0 are whole; a schedule that begins with a digit is none."""
     assert plain(cell, "column") == value

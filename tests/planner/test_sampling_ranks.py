@@ -18,6 +18,7 @@ from planner.measure.sample.shapes import filling_messages, job_shapes, message_
 from planner.measure.sample.table import read_samples
 from planner.measure.sample.timing import BesideClock, DeviceClock, HostClock
 from tests.builders_problem import a_problem
+from tests.cases import in_one_case
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,7 +35,7 @@ def a_message(operator: str = "all_reduce", nbytes: int = 4096, dtype: str = "fp
 class TestGroups:
     """Ranks on hosts."""
 
-    @pytest.mark.parametrize(
+    @in_one_case(
         ("hosts", "expected"),
         [
             ("a", ()),
@@ -49,7 +50,7 @@ class TestGroups:
         """Powers of two, one host's ranks and all of them, as many on each host."""
         assert group_sizes(hosts) == expected
 
-    @pytest.mark.parametrize(
+    @in_one_case(
         ("hosts", "ranks", "nodes", "expected"),
         [
             ("abab", 2, 1, (0, 2)),  # ranks that a launcher dealt in turn

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from planner.jobs.problem import load
 from planner.measure.sample.bench import least_flops, moved_bytes, needed_bytes
 from planner.measure.sample.samples import OPERATORS, Point, Sizes
@@ -21,6 +19,7 @@ from tests.builders import a_latent_model, a_model, a_moe_model
 from tests.builders_cluster import a_device, achieved
 from tests.builders_job import a_document
 from tests.builders_problem import a_problem
+from tests.cases import in_one_case
 
 GB = 10**9
 
@@ -174,7 +173,7 @@ def test_each_beginning_of_the_order_covers_the_range():
     assert sorted(order) == list(range(15))
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 7, 8, 100])
+@in_one_case("number", [1, 2, 3, 7, 8, 100])
 def test_no_size_is_lost_in_the_order(number):
     """Whatever their number."""
     assert sorted(spread_out(range(number))) == list(range(number))
@@ -222,7 +221,7 @@ def a_point(operator: str, pass_: str = "forward", **given: int) -> Point:
     return Point(operator=operator, pass_=pass_, dtype="bf16", sizes=Sizes(**given))
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("point", "flops", "nbytes"),
     [
         (a_point("matmul", m=2, n=3, k=5), 2 * 2 * 3 * 5, 2 * (2 * 5 + 3 * 5 + 2 * 3)),
@@ -234,7 +233,6 @@ def a_point(operator: str, pass_: str = "forward", **given: int) -> Point:
         (a_point("swiglu", rows=4, width=8), 0, 2 * 3 * 32),
         (a_point("copy", nbytes=1000), 0, 2000),
     ],
-    ids=lambda value: value.operator if isinstance(value, Point) else "",
 )
 def test_what_a_point_computes_and_moves(point, flops, nbytes):
     """Sums on paper."""

@@ -12,7 +12,7 @@ from planner.jobs.entries import Job
 from planner.jobs.problem import load
 from planner.schema import schema_text
 from planner.schema.job import PATH
-from tests.cases import read_table
+from tests.cases import in_one_case, read_table
 from tests.planner.test_job import JOB, JOBS, a_job, message_of
 
 VALIDATOR = jsonschema.Draft202012Validator(json.loads(PATH.read_text(encoding="utf-8")))
@@ -29,7 +29,7 @@ def test_schema_is_a_schema():
     jsonschema.Draft202012Validator.check_schema(VALIDATOR.schema)
 
 
-@pytest.mark.parametrize("path", sorted(JOBS.glob("*.yaml")), ids=lambda path: path.stem)
+@in_one_case("path", sorted(JOBS.glob("*.yaml")), ids=lambda path: path.stem)
 def test_example_jobs_satisfy_the_schema(path):
     """Editors have nothing to say of the examples. Their first line, which editors look for, names the schema."""
     VALIDATOR.validate(read_mapping(path))
@@ -69,7 +69,7 @@ def test_schema_knows_every_section_and_decision():
 GOOD_ENTRIES = read_table("schema")["good_entries"]
 
 
-@pytest.mark.parametrize(("entry", "value"), GOOD_ENTRIES)
+@in_one_case(("entry", "value"), GOOD_ENTRIES)
 def test_schema_and_loader_accept(entry, value):
     """What the editor completes can be loaded."""
     load(a_job(**{entry: value}))
@@ -79,7 +79,7 @@ def test_schema_and_loader_accept(entry, value):
 BAD_ENTRIES = read_table("schema")["bad_entries"]
 
 
-@pytest.mark.parametrize(("entry", "value"), BAD_ENTRIES)
+@in_one_case(("entry", "value"), BAD_ENTRIES)
 def test_schema_and_loader_refuse(entry, value):
     """What the editor underlines would have been refused."""
     job = a_job(**{entry: value})

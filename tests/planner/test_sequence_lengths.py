@@ -11,6 +11,7 @@ from costmodel.errors import SpecError
 from planner.frameworks import export
 from planner.jobs.problem import load
 from planner.verbs.plan import plan
+from tests.cases import in_one_case
 
 
 def a_job(lengths: Any, **training: Any) -> dict[str, Any]:
@@ -80,13 +81,13 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("lengths", "message"), BAD, ids=range(len(BAD)))
+@in_one_case(("lengths", "message"), BAD)
 def test_bad_lengths_are_refused(lengths, message):
     """The place, the value seen, and the values that are allowed."""
     assert message in message_of(lengths)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("text", "message"),
     [
         ("4096\n65536\n", "line 2: is 65,536 tokens, more than a sample has: training.sequence_length is 32,768."),
@@ -95,7 +96,6 @@ def test_bad_lengths_are_refused(lengths, message):
         ("4096,-1\n", "line 1: expected a number or a share of sequences above 0, got '-1'."),
         ("4096 8192\n", "line 1: expected 'LENGTH' or 'LENGTH,COUNT', got '4096 8192'. Put a comma between."),
     ],
-    ids=["beyond", "three", "empty", "negative", "two"],
 )
 def test_bad_lines_of_a_file_are_refused(text, message, tmp_path):
     """File and line, the value seen, and the values that are allowed."""

@@ -16,6 +16,7 @@ from planner.batch.job_result import JobOutcome, JobStatus
 from planner.cli import main
 from planner.serve.answers import answer, read_problem
 from planner.serve.question import FIELDS, MAX_LETTERS, Question, read_questions
+from tests.cases import in_one_case
 
 SMALL = {"model": "llama3-8b", "device": "h100", "devices": "8", "batch": "64", "sequence": "4k", "tokens": "1T"}
 
@@ -47,7 +48,7 @@ def test_an_empty_query_is_the_default_of_each_field():
     assert kept == ()
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("query", "said"),
     [
         ("modle=llama3-8b", "'modle' is no field"),

@@ -13,7 +13,7 @@ import pytest
 from costmodel.errors import SpecError
 from planner.frameworks.shell.script import follow
 from planner.frameworks.shell.words import strip_unknown, unknown_names, value_of, write_unknowns
-from tests.cases import read_table
+from tests.cases import in_one_case, read_table
 
 BASH = shutil.which("bash")
 
@@ -114,7 +114,7 @@ def test_what_never_ends_is_refused(text, message):
         follow(text)
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     "text", ["((", "A=(", "if [", "${", "$((1/0))", "a=${b[c", "\x00", "case x in", "<<EOF", "run $((9**9**9))"]
 )
 def test_broken_scripts_are_refused_with_their_line_or_do_no_harm(text):
@@ -162,7 +162,7 @@ def test_other_scripts_are_found_by_their_name():
     ]
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("text", "value"),
     [("08 + 1", None), ("010 + 1", 9), ("1 && 0 || 1", 1), ("!3", 0), ("1/0", None), ("2**8", 256), ("", 0)],
 )
@@ -171,7 +171,7 @@ def test_arithmetic_is_that_of_whole_numbers(text, value):
     assert value_of(text) == value
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     "loop",
     [
         "while read x; do TP=16; done < f",

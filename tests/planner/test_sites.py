@@ -12,6 +12,7 @@ from costmodel.step.estimate import estimate
 from planner import estimate as judge
 from planner import load, plan, render, render_study, study
 from planner.frameworks import export
+from tests.cases import in_one_case
 
 LINE = "TP4 PP4 VPP10 MBS1 ZeRO1 graphs=none recompute=none overlap=tp,pp,dp"
 """Data parallelism over what is left: 8 replicas on 128 devices, 2 on 32."""
@@ -108,7 +109,7 @@ def test_bounds_of_the_search_stay_below_steps_with_sites():
     assert report.exit_code == 0
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("sites", "message"),
     [
         ({"count": 3, "bandwidth": "1GB/s"}, r"cluster\.sites\.count: is 3, which does not divide 128 devices"),
@@ -120,7 +121,6 @@ def test_bounds_of_the_search_stay_below_steps_with_sites():
         ({"count": 2, "bandwidth": "1GB/s", "streams": 4}, r"cluster\.sites\.streams: is 4 without local steps"),
         ({"count": 2, "bandwith": "1GB/s"}, r"cluster\.sites\.bandwith: no such entry\. Did you mean 'bandwidth'\?"),
     ],
-    ids=str,
 )
 def test_wrong_sites_are_named(sites, message):
     """Place, value seen and what is allowed."""

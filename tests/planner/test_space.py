@@ -22,6 +22,7 @@ from planner.search.domains import (
 from planner.search.space import build_space
 from tests.builders import a_latent_model, a_model, a_moe_model
 from tests.builders_problem import a_problem, a_timed_device, is_allowed
+from tests.cases import in_one_case
 
 
 def rows_of(space) -> list[tuple[int, ...]]:
@@ -182,7 +183,7 @@ def test_flags_are_bools():
     assert all((values[name].dtype == bool) == (name in FLAGS) for name in DECISIONS)
 
 
-@pytest.mark.parametrize("number", [1, 2, 12, 36, 97, 65536, 999_999_937])
+@in_one_case("number", [1, 2, 12, 36, 97, 65536, 999_999_937])
 def test_divisors_divide_and_are_complete(number):
     """Each with its partner; 999,999,937 is prime."""
     found = divisors(number)

@@ -146,7 +146,7 @@ def test_uneven_stages_recompute_what_the_best_even_ones_do():
     assert "Uneven stages recompute" in outcome.effort.bounds[-1]
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(1, 2)
 @pytest.mark.parametrize(("stages", "proven_of"), [("free", "even stages"), ("even", "all strategies")])
 def test_reports_say_what_is_proven(stages, proven_of):
     """Uneven stages are compared by the sum over their ranks, so the bound is of even ones where they are tried."""

@@ -14,7 +14,7 @@ from planner import cli, estimate, explain, export, load, plan, render
 from planner.frameworks import TARGETS
 from planner.search.runnable import require_runnable
 from tests.builders_job import a_document
-from tests.cases import read_table
+from tests.cases import in_one_case, read_table
 from tests.planner.test_job import JOBS
 
 JOB = a_document("llama3-8b", "16xh100-80gb-sxm", batch=64, sequence=8192, tokens=1e11)
@@ -42,7 +42,7 @@ def refusal(target: str, *overrides: str, **changes) -> str:
 # --- what a target brings ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("target", "framework"), OWN.items())
+@in_one_case(("target", "framework"), OWN.items())
 def test_a_target_brings_its_newest_release(target, framework):
     """On Hopper, of its own releases; that of others which it takes too is not its own."""
     problem = a_job(target)
@@ -82,12 +82,12 @@ def test_stages_that_are_given_are_refused_not_replaced():
     job = a_job("megatron-lm", model="nemotron-h-8b", cluster={"device": "h200", "num_devices": 8})
 
     with pytest.raises(SpecError, match="no stage of a custom pipeline layout is empty where layers are single blocks"):
-        estimate(job, {"pp": 2, "dp": 4, "layout": "52+0"})
+        estimate(job, {"pp": 2, "dp": 4, "layout": "52+0"}, searched=False)
 
 
 def test_chunks_without_a_pipeline_are_not_exported():
     """Megatron-LM's parser refuses the interleaved schedule on one pipeline rank."""
-    found = estimate(a_job("megatron-lm"), {"tp": 2, "pp": 1, "dp": 8, "vpp": 2})
+    found = estimate(a_job("megatron-lm"), {"tp": 2, "pp": 1, "dp": 8, "vpp": 2}, searched=False)
 
     with pytest.raises(SpecError, match="Only a pipeline of at least two ranks has more than one virtual stage"):
         export(found.plan, "megatron-lm")
@@ -161,7 +161,7 @@ def test_jobs_that_a_target_cannot_run_are_refused_before_the_search(target, ove
 def told(target: str, given: dict, **changes) -> list[str]:
     """The lines of the refusal of a strategy."""
     with pytest.raises(SpecError) as error:
-        estimate(a_job(target, **changes), given)
+        estimate(a_job(target, **changes), given, searched=False)
     return str(error.value).splitlines()
 
 
@@ -188,7 +188,7 @@ def test_a_strategy_that_a_target_cannot_run_is_told_the_nearest(target, given, 
     assert last.startswith(begin + nearest)
     changes = [change.split("=") for change in last.removeprefix(begin).removesuffix(".").split(" ")]
     changed = {name: yaml.safe_load(value) for name, value in changes}
-    assert export(estimate(a_job(target), {**given, **changed}).plan, target)
+    assert export(estimate(a_job(target), {**given, **changed}, searched=False).plan, target)
 
 
 def test_what_settings_refuse_of_a_strategy_has_a_nearest_one_too():
@@ -196,7 +196,7 @@ def test_what_settings_refuse_of_a_strategy_has_a_nearest_one_too():
     job = a_job("deepspeed", settings={"offloaded_states": 0.5})
 
     with pytest.raises(SpecError) as error:
-        estimate(job, {"sharding": "gradients", "optimizer_offload": True})
+        estimate(job, {"sharding": "gradients", "optimizer_offload": True}, searched=False)
 
     first, reason, last = str(error.value).splitlines()
     assert first == "strategy: DeepSpeed cannot run this strategy:"
@@ -206,7 +206,7 @@ def test_what_settings_refuse_of_a_strategy_has_a_nearest_one_too():
 
 def test_what_is_not_given_is_as_the_target_has_it():
     """In torchtitan's pipelines only optimizer states are sharded, and gradients wait; what is given stays."""
-    report = estimate(a_job("torchtitan"), {"pp": 4})
+    report = estimate(a_job("torchtitan"), {"pp": 4}, searched=False)
     strategy = report.plan.strategy
 
     assert (strategy.sharding.text, strategy.dp_overlap) == ("optimizer", False)

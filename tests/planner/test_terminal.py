@@ -24,6 +24,7 @@ from planner.report.section import Asked, Screen, Section
 from planner.report.sections import all_sections
 from planner.report.short import short_sections
 from planner.verbs.plan import estimate, plan
+from tests.cases import in_one_case
 from tests.planner.test_job import JOBS, a_job
 from tests.planner.test_report import COPIED, planned
 
@@ -41,7 +42,8 @@ MOST_LINES = 38
 def reports():
     """Plans, an estimate that rules forbid, and a job that nothing fits."""
     found = {name: planned(name) for name in ("plans", "infeasible")}
-    return {**found, "estimate": estimate(found["plans"].problem, {"tp": 16, "pp": 2, "recompute": "full"})}
+    given = {"tp": 16, "pp": 2, "recompute": "full"}
+    return {**found, "estimate": estimate(found["plans"].problem, given, searched=False)}
 
 
 def run(*arguments, **environment):
@@ -422,7 +424,7 @@ def test_progress_says_how_much_time_is_left():
     assert late == "12 s; begins (planning)"
 
 
-@pytest.mark.parametrize(
+@in_one_case(
     ("doing", "fields", "words"),
     [
         ("searching", {"bound_seconds": 6.29416, "rows": 0}, "searching: nothing below 6.294 s so far"),

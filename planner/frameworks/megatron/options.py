@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import yaml
 
+from costmodel import catalog
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.record import record
 from costmodel.validation import shown
@@ -138,7 +139,7 @@ def read_table(path: Path) -> tuple[Mapping[str, str], ...]:
 @lru_cache(maxsize=8)
 def read_word_lists(path: Path) -> Mapping[str, SimpleNamespace]:
     """Read lists and pairs of words by module, each by attribute; they must not be changed."""
-    whole = yaml.safe_load(path.read_text(encoding="utf-8"))
+    whole = yaml.load(path.read_text(encoding="utf-8"), Loader=catalog.LOADER)
     return {module: SimpleNamespace(**_freeze(words)) for module, words in whole.items()}
 
 

@@ -70,7 +70,7 @@ def test_only_a_late_host_in_a_pipeline_may_lead_a_little(checks):
 
 
 def test_only_what_passes_no_longer_hide_may_make_a_pipeline_longer(checks):
-    """By a ten-thousandth, and by no more than what more is exposed of data-parallel communication."""
+    """By two thousandths, and by no more than what more is exposed of data-parallel communication."""
     on_time = [one for one in checks if not is_late(one)]
     pipelined, single = (
         replace(next(one for one in on_time if (one.case.strategy.pp > 1) == many), name="peak", before=1.0, shown=5e-5)
@@ -79,5 +79,5 @@ def test_only_what_passes_no_longer_hide_may_make_a_pipeline_longer(checks):
 
     assert is_cited(replace(pipelined, after=1 + 4e-5))
     assert not is_cited(replace(pipelined, after=1 + 6e-5))
-    assert not is_cited(replace(pipelined, after=1 + 2e-4, shown=1.0))
+    assert not is_cited(replace(pipelined, after=1 + 3e-3, shown=1.0))
     assert not is_cited(replace(single, after=1 + 4e-5))

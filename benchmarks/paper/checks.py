@@ -27,8 +27,8 @@ from costmodel.step.layouts import average_rank, strategy_seconds
 from costmodel.step.rank_time import (
     LAID_OUT_BY,
     all_ranks_seconds,
+    edge_seconds,
     ep_fill_seconds,
-    fill_seconds,
     idle_waiting_seconds,
     pp_seconds,
     rank_seconds,
@@ -359,7 +359,7 @@ def _formula_seconds(facts: Facts, strategy: Strategy) -> float:
     parts = layer_parts(facts, decisions)
     ranks = rank_seconds(facts, decisions, layers_in_order, parts.total)
     given = (facts, decisions, layers_in_order, parts, ranks)
-    of_formula = idle_waiting_seconds(*given) + fill_seconds(facts, decisions)
+    of_formula = idle_waiting_seconds(*given) + edge_seconds(facts, decisions)
     return float(strategy_seconds(facts, strategy) + of_formula - waiting_seconds(*given))
 
 
@@ -379,7 +379,7 @@ def _contiguous_step_seconds(row: Any) -> float:
     pipeline = busy_seconds(slowest, num_microbatches=microbatches(facts, decisions)) + interleaved_bubble_seconds(
         slowest, every, vpp=decisions["vpp"]
     )
-    beside = fill_seconds(facts, decisions) + pp_seconds(facts, decisions, layers_in_order)
+    beside = edge_seconds(facts, decisions) + pp_seconds(facts, decisions, layers_in_order)
     return float(pipeline + beside) + _ep_column(facts, strategy) + sum(_table8_ending(row))
 
 

@@ -197,8 +197,8 @@ class Device:
     framework
         Framework of a job that names none; None: the newest default release.
     left_out_errors
-        Logarithms of measured over predicted step time of runs that the constants were not fitted to; empty: no such
-        run.
+        Logarithms of measured over predicted step time of runs that the constants were not fitted to, by population:
+        dense, moe, hybrid, or untuned of the last two; empty: no such run.
     sources
         Source of each number, by field name.
     """
@@ -225,7 +225,7 @@ class Device:
     power_watts: Watts | None = None
     socket_bandwidth: BytesPerSecond | None = None
     framework: str | None = None
-    left_out_errors: tuple[float, ...] = ()
+    left_out_errors: dict[str, tuple[float, ...]] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
 
 

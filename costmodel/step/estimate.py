@@ -25,8 +25,8 @@ from costmodel.step.layouts import (
     rank_decisions,
 )
 from costmodel.step.rank_time import (
+    edge_seconds,
     ep_fill_seconds,
-    fill_seconds,
     imbalance_seconds,
     once_seconds,
     pipeline_order,
@@ -194,7 +194,7 @@ def simulate_step(facts: Facts, strategy: Strategy, *, most_passes: int) -> Simu
             "ep": float(ep_fill_seconds(decisions, whole, layer_parts(facts, decisions))),
             "host": float(once_seconds(facts, decisions)),
             "pp": _transfer_seconds(facts, decisions, whole),
-            "bubble": float(fill_seconds(facts, decisions) + imbalance_seconds(facts, decisions)),
+            "bubble": float(edge_seconds(facts, decisions) + imbalance_seconds(facts, decisions)),
             **_parts_at_end(_build_ending(facts, ranks.decisions, ranks.stages), None),
         },
     )
@@ -454,7 +454,7 @@ def _simulate_waiting(facts: Facts, strategy: Strategy, ranks: _Ranks) -> float:
         weight=np.asarray(passes.weight),
         **order,
     )
-    waiting = span - float(order["num_microbatches"] * ranks.seconds.max()) + float(fill_seconds(facts, decisions))
+    waiting = span - float(order["num_microbatches"] * ranks.seconds.max()) + float(edge_seconds(facts, decisions))
     return waiting + imbalance
 
 

@@ -97,7 +97,7 @@ def layer_window(facts: Facts, decisions: Decisions, parts: LayerParts) -> Windo
     return Window(
         computing=parts.compute + parts.again,
         waiting=parts.waiting + parts.recompute - parts.again,
-        edges=parts.ep_edges,
+        edges=parts.ep_edges + parts.host_edges,
         scale_up=np.asarray(scale_up),
         adapter=np.asarray(adapter + port_share(facts.cluster.device) * (down + up)),
     )
@@ -211,8 +211,9 @@ class LayerParts:
         Seconds of exposed communication and transfers.
     host
         Seconds of waiting for the host to launch kernels.
-    ep_edges
-        Seconds of expert-parallel communication that warm-up and cool-down expose beyond ``ep``.
+    ep_edges, host_edges
+        Seconds by which passes that run alone expose more expert-parallel communication (and copies beside it), and
+        wait longer for the host, than the mean pass. The host may be less late for them.
     forward
         Seconds of the forward pass in ``total``, in equal shares of the layer with and without ``ep_overlap``.
     weight
@@ -230,6 +231,7 @@ class LayerParts:
     offload: Array
     host: Array
     ep_edges: Array
+    host_edges: Array
     forward: Array
     weight: Array
     launches_beyond: Array
@@ -263,32 +265,39 @@ def layer_parts(facts: Facts, decisions: Decisions) -> LayerParts:
     r"""
     Return the parts of one layer's time, with the decisions' overlaps, recomputation and offloading.
 
-    .. math:: T = T_{steady} + \frac{n}{m v} E
+    .. math:: T = \left(1 - \frac{n}{m v}\right) T_{steady} + \frac{n}{m v} T_{alone}
 
     Derivation: of m v passes of a chunk, n (:func:`costmodel.pipelines.schedules.passes_alone`) have no pass of another
-    micro-batch beside them. A layer's mean micro-batch exposes that share of E, the all-to-alls of warm-up and
-    cool-down. ``ep_edges`` is the rest.
+    micro-batch beside them and take as long as without ``ep_overlap``. A layer's mean micro-batch has both.
 
     References
     ----------
     MoFa, arXiv:2511.09837, equations (7), (8) with (20)-(22), (30), (32), (34), (35).
     """
-    steady = steady_parts(facts, decisions)
     if not np.any(decisions["ep_overlap"]):
-        return steady
+        return steady_parts(facts, decisions)
+    seconds = lookup(layer_seconds, facts, decisions)
+    given = (seconds, *(decisions[name] for name in (*DECIDE_PARTS, "vpp", "group")))
+    return memoize_last(facts, layer_parts, given, lambda: _mean_parts(facts, decisions))
+
+
+def _mean_parts(facts: Facts, decisions: Decisions) -> LayerParts:
+    steady, apart = steady_parts(facts, decisions), steady_parts(facts, {**decisions, "ep_overlap": False})
     vpp, m = np.asarray(decisions["vpp"]), microbatches(facts, decisions)
     num_alone = passes_alone(vpp=vpp, group=np.asarray(decisions["group"]), num_microbatches=m)
-    alone = add_layer_axis(num_alone / (m * vpp)) * steady.ep_edges
-    longer = np.divide(alone, steady.total, out=np.zeros(np.broadcast(alone, steady.total).shape), where=alone > 0)
-    return replace(
-        steady, ep=steady.ep + alone, ep_edges=steady.ep_edges - alone, forward=steady.forward * (1 + longer)
-    )
+    share = add_layer_axis(num_alone / (m * vpp))
+    mean = {
+        name: (1 - share) * getattr(steady, name) + share * getattr(apart, name)
+        for name in ("ep", "offload", "host", "forward")
+    }
+    exposed = (apart.ep - mean["ep"]) + (apart.offload - mean["offload"])
+    return replace(steady, **mean, ep_edges=exposed, host_edges=apart.host - mean["host"])
 
 
 def steady_parts(facts: Facts, decisions: Decisions) -> LayerParts:
     """Return the parts of a layer's time in the steady phase of a pipeline."""
     seconds = lookup(layer_seconds, facts, decisions)
-    given = (seconds, *(decisions[name] for name in (*LAYER_OVERLAPS, "recompute", "activation_offload")))
+    given = (seconds, *(decisions[name] for name in DECIDE_PARTS))
     return memoize_last(facts, steady_parts, given, lambda: _steady_parts(facts, decisions, seconds))
 
 
@@ -316,7 +325,8 @@ def _steady_parts(facts: Facts, decisions: Decisions, seconds: LayerSeconds) -> 
         ep=ep,
         offload=offload,
         host=host,
-        ep_edges=np.maximum(seconds.ep_forward + seconds.ep_backward - ep - offload - host, 0.0),
+        ep_edges=np.zeros_like(ep),
+        host_edges=np.zeros_like(host),
         forward=share * (working + host),
         weight=seconds.weight,
         launches_beyond=beyond,
@@ -481,6 +491,7 @@ parallelism.
 """
 
 LAYER_OVERLAPS = ("tp_overlap", "cp_overlap", "ep_overlap")
+DECIDE_PARTS = (*LAYER_OVERLAPS, "recompute", "activation_offload")
 
 
 # --- bounds ------------------------------------------------------------------------------------------------
@@ -558,8 +569,8 @@ def _least_layer(
             again, repeated = _repeated_seconds(facts, seconds, exposed, recompute=add_layer_axis(most_recompute))
             launched = sum_over_modules(seconds.module_host, recompute=most_recompute)
             host = launched * facts.cluster.device.constants.overlap_slowdown_launches
-            edges = parts.ep_edges + parts.host  # a device that works longer may wait less for its host
-            longest = replace(longest, again=again, recompute=repeated + host, ep_edges=edges)
+            edges = parts.host  # a device that works longer may wait less for its host
+            longest = replace(longest, again=again, recompute=repeated + host, host_edges=edges)
         window = layer_window(facts, every, longest)
         return LeastLayer(
             seconds=_reduce_open(np.minimum, parts.total),

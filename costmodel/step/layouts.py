@@ -32,8 +32,8 @@ from costmodel.step.compute import least_layer_seconds
 from costmodel.step.data_parallel import dp_seconds, update_seconds
 from costmodel.step.layer import IDEAL, layer_parts
 from costmodel.step.rank_time import (
+    edge_seconds,
     ep_fill_seconds,
-    fill_seconds,
     imbalance_seconds,
     once_seconds,
     order_seconds,
@@ -333,7 +333,7 @@ def constant_seconds(facts: Facts, decisions: Decisions) -> Array:
     stages = average_rank(facts, decisions)
     parts = layer_parts(facts, decisions)
     return np.asarray(
-        fill_seconds(facts, decisions)
+        edge_seconds(facts, decisions)
         + ep_fill_seconds(decisions, stages, parts)
         + pp_seconds(facts, decisions, stages, parts)
         + once_seconds(facts, decisions)
@@ -374,7 +374,7 @@ def layout_cost(facts: Facts, strategy: Strategy) -> Cost:
         joined = float(pipeline + ranks.ending_seconds.max())
     waiting = waiting + float(imbalance_seconds(facts, decisions))
     return Cost(
-        bubble_seconds=np.asarray(waiting + fill_seconds(facts, strategy.decisions())),
+        bubble_seconds=np.asarray(waiting + edge_seconds(facts, strategy.decisions())),
         step_seconds=joined + constant_seconds(facts, strategy.decisions()),
         device_bytes=np.asarray(ranks.device_bytes.max()),
         host_bytes=np.asarray(ranks.host_bytes.max()),

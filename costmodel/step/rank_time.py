@@ -479,7 +479,7 @@ def waiting_seconds(
         waiting = np.where(plain, plain_waiting_seconds(facts, decisions, stages, parts, ranks), waiting)
     if is_simulated(facts, decisions).any():
         waiting = simulated_waiting_seconds(facts, decisions, parts, ranks, waiting, matters)
-    return np.asarray(waiting + fill_seconds(facts, decisions))
+    return np.asarray(waiting + edge_seconds(facts, decisions))
 
 
 def idle_waiting_seconds(facts: Facts, decisions: Decisions, stages: Stages, parts: LayerParts, ranks: Array) -> Array:
@@ -830,6 +830,20 @@ def fill_seconds(facts: Facts, decisions: Decisions) -> Array:
     return np.asarray(facts.cluster.device.constants.measured.head_pipeline_fill_fraction * head * decisions["pp"])
 
 
+def edge_seconds(facts: Facts, decisions: Decisions) -> Array:
+    r"""
+    Seconds that warm-up and cool-down add to the waiting of a pipeline of mean passes, shape (...).
+
+    Derivation: :func:`fill_seconds`, and the host's part of :func:`alone_seconds`. It is below 0 where hosts are less
+    late for passes that run alone.
+    """
+    fill = fill_seconds(facts, decisions)
+    if not np.any(decisions["ep_overlap"]):
+        return fill
+    every, _ = layers_of_each_kind(facts.model)
+    return np.asarray(fill + alone_seconds(decisions, every, layer_parts(facts, decisions).host_edges))
+
+
 def once_seconds(facts: Facts, decisions: Decisions) -> Array:
     r"""
     Seconds of the hosts' work once per step, shape (...): none in one graph of the whole iteration.
@@ -852,8 +866,13 @@ def once_seconds(facts: Facts, decisions: Decisions) -> Array:
 
 
 def ep_fill_seconds(decisions: Decisions, stages: Stages, parts: LayerParts) -> Array:
+    """Seconds of expert-parallel communication that a pipeline's idle time exposes: :func:`alone_seconds` of it."""
+    return alone_seconds(decisions, stages.all_layers, parts.ep_edges)
+
+
+def alone_seconds(decisions: Decisions, all_layers: Array, edges: Array) -> Array:
     r"""
-    Seconds of expert-parallel communication that the pipeline's idle time exposes beyond passes of mean length: (...).
+    Seconds by which the pipeline's idle time is longer than with passes of mean length: (...).
 
     .. math:: T = \frac{p - 1}{p v} \sum_k L_k E_k
 
@@ -863,7 +882,7 @@ def ep_fill_seconds(decisions: Decisions, stages: Stages, parts: LayerParts) -> 
     the number of micro-batches nor of ranks. ``tests/oracle`` simulates such pipelines.
     """
     pp = np.asarray(decisions["pp"])
-    return np.asarray((pp - 1) / (pp * decisions["vpp"]) * sum_last(stages.all_layers * parts.ep_edges))
+    return np.asarray((pp - 1) / (pp * decisions["vpp"]) * sum_last(all_layers * edges))
 
 
 def slices_seconds(

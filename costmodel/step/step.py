@@ -38,6 +38,7 @@ from costmodel.step.data_parallel import (
 from costmodel.step.layer import IDEAL, NOTHING_OPEN, LayerParts, layer_parts, least_layer
 from costmodel.step.rank_time import (
     all_ranks_seconds,
+    edge_seconds,
     ep_fill_seconds,
     fill_seconds,
     has_own_order,
@@ -141,7 +142,7 @@ def step_and_bubble_seconds(
         waiting = waiting_seconds(facts, decisions, stages, parts, ranks)
         return np.asarray(pipeline_seconds(facts, decisions, stages, parts, ranks, waiting) + beside), waiting
     pipeline = least_pipeline_seconds(facts, decisions, stages, parts.total)
-    least = pipeline + ep_fill_seconds(decisions, stages, parts) + fill_seconds(facts, decisions) + beside
+    least = pipeline + ep_fill_seconds(decisions, stages, parts) + edge_seconds(facts, decisions) + beside
     matters = least * (1 - FLOAT_NOISE) <= at_most
     waiting = waiting_seconds(facts, decisions, stages, parts, ranks, matters)
     seconds = pipeline_seconds(facts, decisions, stages, parts, ranks, waiting) + beside
@@ -171,7 +172,7 @@ def summed_seconds(facts: Facts, decisions: Decisions) -> Array:
     ranks = rank_seconds(facts, decisions, stages, parts.total)
     in_turn = (np.asarray(decisions["schedule"]) == Schedule.ONE_F_ONE_B) & has_own_order(decisions)
     waiting = waiting_seconds(facts, decisions, stages, parts, ranks, ~in_turn)
-    summed = idle_waiting_seconds(facts, decisions, stages, parts, ranks) + fill_seconds(facts, decisions)
+    summed = idle_waiting_seconds(facts, decisions, stages, parts, ranks) + edge_seconds(facts, decisions)
     pipeline = pipeline_seconds(facts, decisions, stages, parts, ranks, np.where(in_turn, summed, waiting))
     return np.asarray(pipeline + _other_seconds(facts, decisions, stages, parts))
 

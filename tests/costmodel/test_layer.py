@@ -148,13 +148,29 @@ def test_tensor_parallel_ranks_share_the_dispatch():
 
 
 def test_hidden_expert_parallelism_shows_at_the_edges():
-    """What the steady phase hides, warm-up and cool-down expose."""
+    """Passes alone expose all that the steady phase hides; one of m forward passes and one of m backward are alone."""
     given = on_the_networks(MOE)
     plain, hidden = (parts_of(given, ep=8, dp=8, ep_overlap=on) for on in (False, True))
+    strategy = a_strategy(ep=8, dp=8, ep_overlap=True)
+    mean, m = layer_parts(given, strategy.decisions()), given.workload.global_batch_size / (8 * strategy.mbs)
 
     assert hidden.ep == pytest.approx([0, 0])
-    assert hidden.ep_edges == pytest.approx(plain.ep)
+    assert mean.ep == pytest.approx(plain.ep / m)
+    assert mean.ep + mean.ep_edges == pytest.approx(plain.ep)
     assert plain.ep_edges == pytest.approx([0, 0])
+
+
+def test_passes_alone_are_launched_as_without_the_overlap():
+    """A host that is late for alternating passes is less late for those alone: they take as long as without overlap."""
+    late = {"overlap_slowdown_launches": 2.0, "overlap_launches_most_fraction": 0.5}
+    slow = the_facts(MOE, launch_overhead_seconds=1e-4, **late)
+    changes = {"ep": 4, "dp": 4, "pp": 2, "vpp": 7, "group": 2, "token_dispatcher": TokenDispatcher.HYBRIDEP}
+    apart, together = (parts_of(slow, **changes, ep_overlap=on) for on in (False, True))
+    mean = layer_parts(slow, a_strategy(**changes, ep_overlap=True).decisions())
+
+    assert together.host[-1] > apart.host[-1]
+    assert mean.total + mean.ep_edges + mean.host_edges == pytest.approx(apart.total)
+    assert apart.total[-1] < mean.total[-1] < together.total[-1]
 
 
 def test_all_to_alls_wait_for_a_host_that_asks_for_counts():

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from costmodel.step.estimate import estimate, simulated_seconds
-from costmodel.step.rank_time import fill_seconds, stage_passes
+from costmodel.step.rank_time import edge_seconds, stage_passes
 from costmodel.step.step import cost
 from costmodel.tables import Facts, microbatches
 from planner.jobs.problem import Problem
@@ -92,7 +92,7 @@ def played_seconds(facts: Facts, decisions: dict[str, Any], known: dict[Any, flo
         degrees = {"pp": pp, "vpp": vpp, "num_microbatches": m, "group": group}
         known[key] = play([order(rank, **degrees) for rank in range(pp)], seconds).seconds
     slowest = np.asarray(passes.total).reshape(vpp, pp).sum(axis=0).max()
-    waiting = known[key] - m * slowest + float(fill_seconds(facts, decisions))
+    waiting = known[key] - m * slowest + float(edge_seconds(facts, decisions))
     return float(whole.step_seconds - whole.bubble_seconds + waiting)
 
 

@@ -316,6 +316,15 @@ def traits_of(facts: Facts, strategy: Strategy) -> Traits:
     )
 
 
+UNTUNED = "untuned"
+"""Name of the population of runs that :func:`is_untuned` finds, apart from others of their architecture."""
+
+
+def population_of(facts: Facts, strategy: Strategy) -> str:
+    """Return the population of runs whose errors a run shares: its architecture, or untuned runs with experts."""
+    return UNTUNED if is_untuned(facts, strategy) else architecture_of(facts.model)
+
+
 def is_untuned(facts: Facts, strategy: Strategy) -> bool:
     """Return True if a run of a model with experts has none of the features with which its maker's recipes are fast."""
     is_plain = strategy.token_dispatcher == TokenDispatcher.ALLTOALL and strategy.cuda_graphs == CudaGraphs.NONE
@@ -624,8 +633,8 @@ def _launches(run: Traits, _: Counts) -> Iterator[Gap]:
     """Yield CPU launches of overlapped all-to-all beyond those of measured runs, whose effect is capped."""
     if run.launches_beyond > 1:
         sentence = (
-            "EP overlap with so much CPU launch overhead was never measured: costed as the largest measured, "
-            f"{run.launches_beyond:.2f} times less"
+            "EP overlap with so much CPU launch overhead was never measured: costed with the longest launches that "
+            f"were measured, computed ones take {run.launches_beyond:.2f} times as long"
         )
         yield Gap(
             dimension="launches",
@@ -638,7 +647,7 @@ def _launches(run: Traits, _: Counts) -> Iterator[Gap]:
 
 def _tuning(run: Traits, _: Counts) -> Iterator[Gap]:
     """Yield the lack of all features with which published runs of models with experts are fast."""
-    if run.is_untuned and not run.is_own_device:
+    if run.is_untuned:
         sentence = (
             "all-to-all with micro-batches of one sequence and no CUDA graphs: such runs take up to "
             f"{UNTUNED_FACTOR} times as long as tuned ones"

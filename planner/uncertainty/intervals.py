@@ -23,7 +23,7 @@ from costmodel.strategy import Strategy
 from costmodel.tables import Facts
 from costmodel.timing.source import build_sampled_source
 from costmodel.timing.work import Operator
-from planner.uncertainty.counts import CHANGED, UNTUNED_FACTOR, Gap, architecture_of, read_stored
+from planner.uncertainty.counts import CHANGED, UNTUNED, UNTUNED_FACTOR, Gap, architecture_of, read_stored
 
 if TYPE_CHECKING:
     from costmodel.timing.sampled_source import SampledSource
@@ -481,13 +481,16 @@ def step_interval(
     gaps
         Properties of it with few or no measured runs.
     """
-    kind, own = kind_of(model, cluster), cluster.device.left_out_errors
+    kind, untuned = kind_of(model, cluster), any(gap.dimension == "tuning" for gap in gaps)
+    own = cluster.device.left_out_errors.get(UNTUNED if untuned else kind.model, ())
     if len(own) >= FEWEST_GROUPS:
         errors = [Error(kind=kind, group=number, log=log) for number, log in enumerate(own)]
         spread, basis = fit_spread(kind, errors, symmetric=False), f"{len(own)} runs of {cluster.device.name}"
     else:
-        spread, basis = _reach_own(*_spread_of_others(model, cluster, gaps), cluster)
-    spread, basis = _widen_untuned(*_widen_by_gaps(spread, basis, gaps), gaps)
+        spread, basis = _reach_own(*_spread_of_others(model, cluster, gaps), own, cluster.device.name)
+    spread, basis = _widen_by_gaps(spread, basis, gaps)
+    if untuned and not own:
+        spread, basis = _widen_untuned(spread, basis)
     beside = NORMAL_80 * operators_deviation
     if beside:
         basis = f"the operators' samples (+- {math.expm1(beside):.1%}) and {basis}"
@@ -509,13 +512,12 @@ def _spread_of_others(model: Model, cluster: Cluster, gaps: Sequence[Gap]) -> tu
     return spread, f"{spread.rows} measured runs in {spread.groups} groups ({spread.kind.text})"
 
 
-def _reach_own(spread: Spread, basis: str, cluster: Cluster) -> tuple[Spread, str]:
+def _reach_own(spread: Spread, basis: str, own: Sequence[float], device: str) -> tuple[Spread, str]:
     """Widen a spread to that around the median of a device's own few errors where that is outside of it."""
-    own = cluster.device.left_out_errors
     if not own or spread.lower <= (middle := float(np.median(own))) <= spread.upper:
         return spread, basis
     lower, upper = min(spread.lower, middle + spread.lower), max(spread.upper, middle + spread.upper)
-    return replace(spread, lower=lower, upper=upper), f"{basis} and {len(own)} runs of {cluster.device.name}"
+    return replace(spread, lower=lower, upper=upper), f"{basis} and {len(own)} runs of {device}"
 
 
 def widens(gap: Gap) -> bool:
@@ -539,10 +541,8 @@ def _widen_by_gaps(spread: Spread, basis: str, gaps: Sequence[Gap]) -> tuple[Spr
     return widened, f"{basis} (times {factor:.2f} for {what} that no run shows)"
 
 
-def _widen_untuned(spread: Spread, basis: str, gaps: Sequence[Gap]) -> tuple[Spread, str]:
+def _widen_untuned(spread: Spread, basis: str) -> tuple[Spread, str]:
     """Widen the slow end for a job without the features of tuned recipes, by an independent error."""
-    if not any(gap.dimension == "tuning" for gap in gaps):
-        return spread, basis
     upper = math.hypot(max(spread.upper, 0.0), math.log(UNTUNED_FACTOR))
     return replace(spread, upper=upper), f"{basis}, and up to {UNTUNED_FACTOR} times as long without tuning"
 

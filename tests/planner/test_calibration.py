@@ -437,7 +437,7 @@ def test_a_calibrated_device_has_intervals_of_its_own():
     """Nine left-out errors from -4 to 4 %: level 0.8 * 10 / 9 leaves 1/18 outside on each side: the outermost."""
     own = tuple(0.01 * n for n in range(-4, 5))
 
-    interval = step_interval(a_model(), a_cluster(left_out_errors=own), step_seconds=10.0)
+    interval = step_interval(a_model(), a_cluster(left_out_errors={"dense": own}), step_seconds=10.0)
 
     assert interval.low_seconds == pytest.approx(10 * np.exp(-0.04), rel=1e-3)
     assert interval.high_seconds == pytest.approx(10 * np.exp(0.04), rel=1e-3)
@@ -452,7 +452,7 @@ def test_a_calibrated_device_has_intervals_of_its_own():
 def test_a_few_own_errors_move_the_slow_end(own, slower):
     """Too few for quantiles: by their median alone, and only where that is outside of the interval of others."""
     usual, found = (
-        step_interval(a_model(), a_cluster(left_out_errors=errors), step_seconds=1.0) for errors in ((), own)
+        step_interval(a_model(), a_cluster(left_out_errors={"dense": errors}), step_seconds=1.0) for errors in ((), own)
     )
 
     assert found.low_seconds == usual.low_seconds
@@ -502,6 +502,19 @@ def test_a_run_without_tuning_may_take_more_than_twice_as_long():
     assert untuned.low_seconds == usual.low_seconds
     assert np.log(untuned.high_seconds) == pytest.approx(np.hypot(np.log(usual.high_seconds), np.log(2.25)))
     assert "without tuning" in untuned.basis
+
+
+def test_own_errors_count_for_runs_of_their_population():
+    """Runs of dense models say nothing of how slow untuned runs with experts are, nor the other way round."""
+    tuning = [a_gap("tuning", runs=3)]
+    dense, slow = {"dense": (0.0,) * 9}, {"untuned": (0.8,) * 9}
+
+    def interval(errors, gaps=()):
+        return step_interval(a_model(), a_cluster(left_out_errors=errors), step_seconds=1.0, gaps=gaps)
+
+    assert interval(dense, tuning) == interval({}, tuning)
+    assert interval(slow) == interval({})
+    assert interval(slow, tuning).high_seconds == pytest.approx(np.exp(0.8))
 
 
 @in_one_case(

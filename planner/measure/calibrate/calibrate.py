@@ -50,6 +50,7 @@ from planner.measure.runs.predictions import (
     find_unreported_recompute,
     not_predicted,
 )
+from planner.uncertainty.counts import population_of
 from planner.uncertainty.intervals import COVERAGE, Interval
 
 MOST_FOLDS = 10
@@ -511,11 +512,13 @@ def describe_missed(missed: Sequence[Missed], num_runs: int) -> Iterator[str]:
 
 def describe_odd_rows(timed: Sequence[Case], residuals: Array) -> Iterator[str]:
     r"""
-    Yield a sentence without a full stop for each row off the others, if there are two or more of these.
+    Yield a sentence without a full stop for each row off the others, or one for rows of two populations.
 
     .. math:: |x_i - \tilde x_{-i}| > 3.5 \max(\mathrm{MAD}_{-i} / 0.6745, \sigma)
 
     The spread of others counts as no narrower than that of runs on published stacks, sigma: a few may agree by chance.
+    A row is compared with two others or more. Odd rows are a population where two or more lie on either side of the
+    widest gap.
 
     Parameters
     ----------
@@ -524,16 +527,25 @@ def describe_odd_rows(timed: Sequence[Case], residuals: Array) -> Iterator[str]:
     residuals
         Logarithms of predicted over measured time.
     """
-    logs = -residuals
+    logs, odd = -residuals, dict[int, str]()
     for number, case in enumerate(timed if len(timed) > 2 else ()):
         others = np.delete(logs, number)
         middle = float(np.median(others))
         deviation = max(float(np.median(np.abs(others - middle))) / _MEDIAN_OF_NORMAL, SCATTER)
         if abs(logs[number] - middle) > ODD * deviation:
-            yield (
+            odd[number] = (
                 f"'{case.run.id}' took {np.exp(logs[number]):.2g} times the fit's prediction, outside the spread of "
                 f"the other rows ({np.exp(middle - ODD * deviation):.2g} to {np.exp(middle + ODD * deviation):.2g})"
             )
+    order = np.argsort(logs)
+    below = int(np.diff(logs[order]).argmax()) + 1 if odd else 0
+    if len(odd) > 1 and 2 <= below <= len(logs) - 2:
+        few, many = sorted((np.sort(order[:below]), np.sort(order[below:])), key=len)
+        names = ", ".join(f"'{timed[number].run.id}'" for number in few[:3]) + (", ..." if len(few) > 3 else "")
+        times = [f"{np.exp(np.median(logs[group])):.2g} times the fit's prediction" for group in (few, many)]
+        yield f"{names} took {times[0]}, the {len(many)} other rows {times[1]}: two populations, for a calibration each"
+    else:
+        yield from odd.values()
 
 
 SCATTER = float(np.linalg.norm([PUBLISHED.model, PUBLISHED.layout, PUBLISHED.repeat]))
@@ -578,12 +590,20 @@ def _device(
             ),
             "sources": _sources(determined, base, f"{len(timed)} runs of {runs}"),
         },
-        "left_out_errors": np.round(-left_out, 4).tolist(),
+        "left_out_errors": _errors_by_population(timed, left_out),
         "sources": {
             **entry["sources"],
             "left_out_errors": f"planner calibrate: {runs}, each group left out of a fit",
         },
     }
+
+
+def _errors_by_population(timed: Sequence[Case], left_out: Array) -> dict[str, list[float]]:
+    """Return the logarithms of measured over predicted time of rows that were held out."""
+    errors: dict[str, list[float]] = {}
+    for case, log in zip(timed, left_out, strict=False):
+        errors.setdefault(population_of(case.facts, case.strategy), []).append(round(-float(log), 4))
+    return errors
 
 
 def _sources(determined: Sequence[Determined], base: str, runs: str) -> dict[str, str]:

@@ -101,6 +101,7 @@ def fit(
     priors: Priors,
     start: Fit | None = None,
     num_refreshes: int = 3,
+    reach: float = REACH,
 ) -> Fit:
     r"""
     Minimise the weighted, robust misfit and the distance to the priors.
@@ -125,29 +126,31 @@ def fit(
         Start, with its derivatives; None starts at the priors.
     num_refreshes
         Number of times that derivatives may be computed again after the constants moved far.
+    reach
+        Error s of the robust loss.
     """
     logs = priors.mean if start is None else start.logs
     derivatives, at = (jacobian(logs, None) if start is None else start.jacobian), logs
     residuals = logarithms(logs) - measured
     for _ in range(MOST_ROUNDS):
-        before = _cost(logs, residuals, weights, priors)
-        step = _step(logs, residuals, derivatives, weights, priors)
+        before = _cost(logs, residuals, weights, priors, reach)
+        step = _step(logs, residuals, derivatives, weights, priors, reach)
         # The longest of the step, its half and its quarter that lowers the cost; else no step.
         places = (logs + share * step for share in (1.0, 0.5, 0.25))
         tried = ((there, logarithms(there) - measured) for there in places)
-        there, new = next((one for one in tried if _cost(*one, weights, priors) < before), (logs, residuals))
+        there, new = next((one for one in tried if _cost(*one, weights, priors, reach) < before), (logs, residuals))
         derivatives = _update_derivatives(derivatives, there - logs, new - residuals)
         logs, residuals = there, new
-        if before - _cost(logs, residuals, weights, priors) <= CONVERGED * before:
+        if before - _cost(logs, residuals, weights, priors, reach) <= CONVERGED * before:
             if not num_refreshes or np.abs(logs - at).max(initial=0.0) <= REFRESH:
                 break
             derivatives, at, num_refreshes = jacobian(logs, derivatives), logs, num_refreshes - 1
     return Fit(logs=logs, jacobian=derivatives, residuals=residuals)
 
 
-def _cost(logs: Array, residuals: Array, weights: Array, priors: Priors) -> float:
+def _cost(logs: Array, residuals: Array, weights: Array, priors: Priors, reach: float) -> float:
     """Return the cost that :func:`fit` minimises."""
-    misfit = residuals**2 / (1 + (residuals / REACH) ** 2)
+    misfit = residuals**2 / (1 + (residuals / reach) ** 2)
     return float((weights**2 * misfit).sum() / NOISE**2 + (((logs - priors.mean) / priors.sigma) ** 2).sum())
 
 
@@ -157,9 +160,9 @@ def covariance(jacobian: Array, weights: Array, priors: Priors, noise: float = N
     return np.asarray(np.linalg.inv(information + np.diag(priors.sigma**-2.0)))
 
 
-def _step(logs: Array, residuals: Array, jacobian: Array, weights: Array, priors: Priors) -> Array:
+def _step(logs: Array, residuals: Array, jacobian: Array, weights: Array, priors: Priors, reach: float) -> Array:
     """Return the Gauss-Newton step; constants at a bound that it would leave are fixed."""
-    robust = weights / NOISE / (1 + (residuals / REACH) ** 2)
+    robust = weights / NOISE / (1 + (residuals / reach) ** 2)
     left = np.vstack([jacobian * robust[:, None], np.diag(1 / priors.sigma)])
     right = np.concatenate([-residuals * robust, (priors.mean - logs) / priors.sigma])
     free = np.ones(len(logs), dtype=bool)
@@ -219,7 +222,13 @@ def fit_share(predictor: Predictor, start: Fit, weights: Weights, share: float) 
         weights=weights(predictor.cases),
         priors=_narrow(predictor, share),
         start=start,
+        reach=find_reach(start),
     )
+
+
+def find_reach(start: Fit) -> float:
+    """Return the error of the robust loss for one cluster's rows: at least their median, which is no outlier."""
+    return max(REACH, float(np.median(np.abs(start.residuals))))
 
 
 def _narrow(predictor: Predictor, share: float) -> Priors:
@@ -235,7 +244,9 @@ def candidates(
     found = []
     for share in SHARES:
         fitted = fit_share(predictor, start, weights, share)
-        left_out = predict_left_out(predictor, fitted, weights, _narrow(predictor, share), folds=folds)
+        left_out = predict_left_out(
+            predictor, fitted, weights, _narrow(predictor, share), folds=folds, reach=find_reach(start)
+        )
         found.append(Candidate(share=share, found=fitted, left_out=left_out - measured))
     return tuple(found)
 
@@ -291,6 +302,7 @@ def predict_left_out(
     priors: Priors,
     *,
     folds: NDArray[np.int64],
+    reach: float = REACH,
 ) -> Array:
     """
     Return logarithms of the seconds of every row, predicted by a fit to the other folds.
@@ -308,6 +320,8 @@ def predict_left_out(
         As in :func:`planner.measure.calibrate.fit.fit`.
     folds
         Fold of every row.
+    reach
+        Error of the robust loss.
     """
     measured = log_measured_seconds(predictor.cases)
     left_out = np.zeros(len(measured))
@@ -325,6 +339,7 @@ def predict_left_out(
             priors=priors,
             start=whole,
             num_refreshes=0,
+            reach=reach,
         )
         left_out[is_out] = predictor.estimate_logarithms(fitted.logs, is_out)
     return left_out

@@ -17,7 +17,8 @@ def calibration_text(found: Calibration, path: str) -> str:
 
 
 def _lines(found: Calibration, path: str) -> Iterator[str]:
-    yield f"{found.num_runs} runs of {found.base} fitted; calibration written to {path}"
+    runs = f"{found.num_runs} run{'s' * (found.num_runs > 1)}"
+    yield f"{runs} of {found.base} fitted; calibration written to {path}"
     for row in found.refused:
         yield f"  refused: {row.id}: {row.reason}"
     for reason, count in Counter(row.reason for row in found.skipped).items():
@@ -25,7 +26,7 @@ def _lines(found: Calibration, path: str) -> Iterator[str]:
     for doubt, count in Counter(found.doubts).items():
         yield f"  {count} doubtful: {doubt}"
     yield ""
-    yield f"Mean absolute error of the step time over {found.num_runs} runs"
+    yield f"Mean absolute error of the step time over {runs}"
     yield f"  {found.error_before:>6.1%}  by the catalog's calibration"
     if found.error_left_out is None:
         yield from _one_run(found.worth_of_one, found.error_fitted)

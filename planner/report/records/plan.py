@@ -155,9 +155,10 @@ class StrategyRecord(Record):
         alone = int(passes_alone(vpp=self.vpp, group=self.group, num_microbatches=self.num_microbatches))
         if not self.ep_overlap or 2 * alone <= passes:
             return ""
+        more = "smaller groups of micro-batches" if self.group > self.pp else "more micro-batches"
         return (
             f"{alone} of a rank's {passes} forward passes run alone, and overlap=ep "
-            "(--overlap-moe-expert-parallel-comm) hides nothing of their all-to-alls; more micro-batches hide more"
+            f"(--overlap-moe-expert-parallel-comm) hides nothing of their all-to-alls; {more} hide more"
         )
 
     @property

@@ -116,6 +116,7 @@ def read_any(
     """
     require_type(text, str, "job", "a file or words as text")
     words, own, options = _words(text)
+    _require_used(text, words, options)
     overrides, decisions = split_overrides([*entries, *own])
     path = Path(words[0])
     if len(words) > 1:
@@ -157,6 +158,23 @@ def _is_report(path: Path) -> bool:
     except (ValueError, RecursionError):
         return False
     return isinstance(content, dict) and "format_version" in content
+
+
+def _require_used(text: str, words: Sequence[str], options: Mapping[str, str]) -> None:
+    """Refuse options that jobs of this form do not have."""
+    path, used = Path(words[0]), list[str]()
+    if len(words) > 1:
+        form, used = "a model and a cluster", [*OPTIONS]
+    elif path.suffix.lower() == ".json" and _is_report(path):
+        form, used = "a saved plan", ["number"]
+    elif is_foreign(path):
+        form, used = "a script", ["set"]
+    else:
+        form = "a job file"
+    for name in options:
+        if name not in used:
+            hint = "Entries such as training.sequence_length=8192 change a job."
+            raise SpecError(text[:80], f"--{name} is no option of {form}.", hint)
 
 
 def _words(text: str) -> tuple[list[str], list[str], dict[str, str]]:

@@ -123,6 +123,7 @@ def test_a_script_alone_is_compared_with_its_fastest_plan(files, capsys):
         (["plan.json --number 99", "job.yaml"], "has plans 1 to"),
         (["run.sh --set GBS=64", "job.yaml"], "run.sh --set GBS=64: cluster.device: is no argument of Megatron-LM"),
         (["job.yaml --speed 9", "job.yaml"], "no job has the option --speed"),
+        (["job.yaml --number 2", "job.yaml"], "--number is no option of a job file"),
         (["job.yaml", "missing.yaml"], "missing.yaml: no such file"),
         (["job.yaml 'x", "job.yaml"], "cannot be split into words"),
         (["llama3-8b 8xh100", "job.yaml"], "training.global_batch_size: is required"),

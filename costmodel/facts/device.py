@@ -197,8 +197,8 @@ class Device:
     framework
         Framework of a job that names none; None: the newest default release.
     left_out_errors
-        Logarithms of measured over predicted step time of runs that the constants were not fitted to, by population:
-        dense, moe, hybrid, or untuned of the last two; empty: no such run.
+        Logarithms of measured over predicted step time of runs that the constants were not fitted to; empty: no such
+        run. By population: dense, moe, hybrid, untuned (runs with experts without the features of tuned recipes).
     sources
         Source of each number, by field name.
     """

@@ -594,6 +594,10 @@ OF_A_PLAN = (FEATURES, "schedule", "reliability")
 """Studies of a plan: without one there is nothing to study."""
 
 Values: TypeAlias = Mapping[str, Sequence[Any]]
+Texts: TypeAlias = Mapping[float, str]
+"""Texts of the values of one entry, ascending."""
+Asked: TypeAlias = Mapping[str, Texts]
+"""Values that were asked for, by name of the entry."""
 
 
 def study(
@@ -637,7 +641,7 @@ def study(
     [1, 2]
     """
     problem = job if isinstance(job, Problem) else load(job)
-    _require_study(problem, name, values or {})
+    asked = _read_study(problem, name, values or {})
     _require_step(name, step_seconds)
     base = plan(problem.change_limits(simplest=False), certified=False, explained=False)
     best = base.plans[0] if base.plans else None
@@ -651,10 +655,10 @@ def study(
 
         assert best is not None, "a study of features has a plan"
         return replace(found, features=tuple(study_features(problem, best)))
-    axes, notes = _choose_axes(problem, best, name, values or {})
+    axes, notes = _choose_axes(problem, best, name, asked)
     if name == "sites":
         notes = (*notes, LOCAL_STEPS_CAVEAT)
-    series = tuple(_study_axis(axis, problem, base, best, values or {}) for axis in axes)
+    series = tuple(_study_axis(axis, problem, base, best, asked.get(axis.name)) for axis in axes)
     return replace(found, series=series, notes=notes)
 
 
@@ -665,13 +669,14 @@ NO_TIME = "time ran out before a strategy was found: raise --time-limit."
 """Note on a job whose search ended without a plan and without a proof."""
 
 
-def _require_study(problem: Problem, name: str, values: Values) -> None:
-    """Refuse unknown names, and jobs that a study cannot change."""
+def _read_study(problem: Problem, name: str, values: Values) -> Asked:
+    """Read the values of each entry; refuse unknown names, and jobs that a study cannot change."""
     require_type(name, str, "study", "the name of a study")
     if name not in STUDIES:
         raise SpecError("study", f"there is no study {shown(name)}.", did_you_mean(name, STUDIES))
     known = {axis.name: axis for axis in AXES.get(name, ())}
     require_type(values, Mapping, "values", "lists of values by the names of entries")
+    read = {}
     for entry in values:
         if not known:
             raise SpecError(
@@ -682,12 +687,13 @@ def _require_study(problem: Problem, name: str, values: Values) -> None:
             raise SpecError(f"values.{entry}", f"is no entry of the study '{name}'.", hint)
         if isinstance(values[entry], str) or not isinstance(values[entry], Iterable):
             raise SpecError(f"values.{entry}", f"expected a list of values, got {shown(values[entry])}.")
-        _read_values(known[entry], values[entry])
+        read[entry] = _read_values(known[entry], values[entry])
     listed = problem.search.candidates
     if listed is not None and (name not in (FEATURES, "reliability") or listed.source != PIN):
         raise SpecError(
             listed.source, f"names whole strategies: nothing is left that the study '{name}' could choose.", "Drop it."
         )
+    return read
 
 
 def _require_step(name: str, step_seconds: float | None) -> None:
@@ -709,7 +715,7 @@ def _replace_step(problem: Problem, best: Plan | None, step_seconds: float) -> P
     return reschedule(measured, problem)
 
 
-def _choose_axes(problem: Problem, best: Plan | None, name: str, values: Values) -> tuple[list[Axis], tuple[str, ...]]:
+def _choose_axes(problem: Problem, best: Plan | None, name: str, values: Asked) -> tuple[list[Axis], tuple[str, ...]]:
     """Return the entries to change, and a note on each that does not apply to the job."""
     asked = [axis for axis in AXES[name] if not values or axis.name in values]
     refused = {axis.name: text for axis in asked if (text := axis.refusal(problem, best))}
@@ -719,12 +725,11 @@ def _choose_axes(problem: Problem, best: Plan | None, name: str, values: Values)
     return chosen, tuple(f"{name} does not apply to this job: {text}" for name, text in refused.items())
 
 
-def _study_axis(axis: Axis, problem: Problem, base: PlanReport, best: Plan | None, values: Values) -> Series:
-    given = values.get(axis.name)
+def _study_axis(axis: Axis, problem: Problem, base: PlanReport, best: Plan | None, read: Texts | None) -> Series:
     own = axis.own(problem, best)
-    if given is None:
-        given = axis.defaults(problem, best) if axis.defaults else _multiply(own, kinds().get(axis.entry, COUNT))
-    read = _read_values(axis, given)
+    if read is None:
+        usual = axis.defaults(problem, best) if axis.defaults else _multiply(own, kinds().get(axis.entry, COUNT))
+        read = _read_values(axis, usual)
     points = tuple(_points(axis, problem, base, best, read))
     if axis.is_scale:
         points = tuple(_add_linearity(points))
@@ -733,7 +738,7 @@ def _study_axis(axis: Axis, problem: Problem, base: PlanReport, best: Plan | Non
     )
 
 
-def _read_values(axis: Axis, values: Sequence[Any]) -> dict[float, str]:
+def _read_values(axis: Axis, values: Iterable[Any]) -> Texts:
     """Return the texts of values by their numbers, ascending, each once."""
     kind, where = kinds().get(axis.entry, COUNT), f"values.{axis.name}"
     read = {finite(_text(value), kind, where): _text(value) for value in values}

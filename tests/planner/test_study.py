@@ -214,6 +214,14 @@ def test_every_point_is_the_plan_of_the_changed_job():
     assert report.series[0].own == 64
 
 
+def test_values_that_can_be_read_once_are_studied():
+    """An iterator is read before the job is planned, and not again."""
+    job = a_document("llama3-8b", "8xh100-80gb-sxm", batch=16, sequence=4096, tokens=1e9) | {"search": FIXED}
+    (series,) = study(job, "batch", {"batch": iter((16, 32))}).series
+
+    assert [point.value for point in series.points] == [16, 32]
+
+
 def test_linearity_is_throughput_per_device_over_the_first():
     """(45): with the batch in proportion T_1 / T_2."""
     report = study(a_job(), "scale", {"weak": [8, 16]})

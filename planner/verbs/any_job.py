@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 
@@ -116,15 +116,17 @@ def read_any(
     """
     require_type(text, str, "job", "a file or words as text")
     words, own, options = _words(text)
-    _require_used(text, words, options)
     overrides, decisions = split_overrides([*entries, *own])
     path = Path(words[0])
     if len(words) > 1:
+        _require_options(text, options, "a model and a cluster", *OPTIONS)
         document = one_line(words[0], words[1], {name: options[name] for name in OPTIONS if name in options})
         return _job(text, document, [*overrides, *limits], decisions)
     if path.suffix.lower() == ".json" and _is_report(path):
+        _require_options(text, options, "a saved plan", "number")
         return _read_saved(text, path, own, options.get("number", "1"))
     if is_foreign(path):
+        _require_options(text, options, "a script", "set")
         given = {**(variables or {}), **read_variables(options.get("set", "").split("\n") if "set" in options else [])}
         try:
             imported = import_job(path, overrides, given)
@@ -133,6 +135,7 @@ def read_any(
         problem = load(imported.document, limits, name=path.stem)
         decided = read_decisions(decisions, overrides)
         return AnyJob(name=text, problem=problem, decisions=decided, notes=imported.notes, sources=(path,))
+    _require_options(text, options, "a job file")
     return _job(text, read_document(path), [*overrides, *limits], decisions)
 
 
@@ -160,19 +163,10 @@ def _is_report(path: Path) -> bool:
     return isinstance(content, dict) and "format_version" in content
 
 
-def _require_used(text: str, words: Sequence[str], options: Mapping[str, str]) -> None:
-    """Refuse options that jobs of this form do not have."""
-    path, used = Path(words[0]), list[str]()
-    if len(words) > 1:
-        form, used = "a model and a cluster", [*OPTIONS]
-    elif path.suffix.lower() == ".json" and _is_report(path):
-        form, used = "a saved plan", ["number"]
-    elif is_foreign(path):
-        form, used = "a script", ["set"]
-    else:
-        form = "a job file"
+def _require_options(text: str, options: Iterable[str], form: str, *known: str) -> None:
+    """Refuse options that only jobs of another form have."""
     for name in options:
-        if name not in used:
+        if name not in known:
             hint = "Entries such as training.sequence_length=8192 change a job."
             raise SpecError(text[:80], f"--{name} is no option of {form}.", hint)
 

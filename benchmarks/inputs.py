@@ -18,7 +18,7 @@ TOKENS = 1e12
 
 def read_yaml(path: str | Path) -> Any:
     """Read the YAML file of this path, or the one that lies beside a module of this path."""
-    return yaml.safe_load(Path(path).with_suffix(".yaml").read_text(encoding="utf-8"))
+    return yaml.load(Path(path).with_suffix(".yaml").read_text(encoding="utf-8"), Loader=catalog.LOADER)
 
 
 def read_rows(path: Path, needed: Sequence[str] = ()) -> list[dict[str, str]]:

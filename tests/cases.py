@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 import yaml
 
-TABLES = Path(__file__).parent / "data" / "cases"
+from costmodel import catalog
 
-LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+TABLES = Path(__file__).parent / "data" / "cases"
 
 
 @cache
 def read_table(name: str) -> Any:
     """Read a table of cases, which is plain data in ``tests/data/cases``."""
-    return yaml.load((TABLES / f"{name}.yaml").read_text(encoding="utf-8"), Loader=LOADER)
+    return yaml.load((TABLES / f"{name}.yaml").read_text(encoding="utf-8"), Loader=catalog.LOADER)
 
 
 def require_none(failures: Iterable[object]) -> None:

@@ -149,7 +149,7 @@ def share_work(work: Callable[[int], Result], count: int, num_processes: int) ->
 
 
 _SHARED: list[Callable[[int], Any]] = []
-"""What a process of :func:`share_work` does; its last entry, as a process may share work out itself."""
+"""Tasks of the processes of :func:`share_work`; theirs is the last, as a process may share work out itself."""
 
 
 def _do(index: int) -> Any:

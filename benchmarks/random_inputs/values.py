@@ -1,4 +1,4 @@
-"""What people and programs write where a number, a name or a path is meant, and it is not one (``values.yaml``)."""
+"""Texts that people and programs write in place of a number, a name or a path (``values.yaml``)."""
 
 from __future__ import annotations
 

@@ -148,6 +148,10 @@ class HostProcessors:
         return min(min(number, self.threads or number) * self.thread_memory_bandwidth, self.memory_bandwidth)
 
 
+Population: TypeAlias = Literal["dense", "moe", "hybrid", "untuned"]
+"""Runs whose errors are alike: of an architecture, or with experts and without the features of tuned recipes."""
+
+
 @strict_record(frozen=True, kw_only=True)
 class Device:
     """
@@ -225,7 +229,7 @@ class Device:
     power_watts: Watts | None = None
     socket_bandwidth: BytesPerSecond | None = None
     framework: str | None = None
-    left_out_errors: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    left_out_errors: dict[Population, tuple[float, ...]] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
 
 

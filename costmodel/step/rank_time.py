@@ -831,7 +831,7 @@ def fill_seconds(facts: Facts, decisions: Decisions) -> Array:
 
 
 def edge_seconds(facts: Facts, decisions: Decisions) -> Array:
-    r"""
+    """
     Seconds that warm-up and cool-down add to the waiting of a pipeline of mean passes, shape (...).
 
     Derivation: :func:`fill_seconds`, and the host's part of :func:`alone_seconds`. It is below 0 where hosts are less

@@ -9,10 +9,11 @@ from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from itertools import accumulate
-from typing import TypeAlias, TypeVar
+from typing import Final, Literal, TypeAlias, TypeVar
 
 from costmodel import catalog
 from costmodel.catalog.files import read_rows
+from costmodel.facts.device import Population
 from costmodel.facts.framework import Framework, feature_of
 from costmodel.facts.model import Attention, CompressedAttention, Experts, LatentAttention, Model
 from costmodel.models.flops import parameters
@@ -41,7 +42,7 @@ def stack_of(framework: str) -> str:
     return framework.rpartition("-")[0] or framework
 
 
-def architecture_of(model: Model) -> str:
+def architecture_of(model: Model) -> Literal["dense", "moe", "hybrid"]:
     """Return ``dense``, ``moe`` or ``hybrid`` (with some layers without softmax attention)."""
     kinds = model.kinds
     softmax = (Attention, LatentAttention, CompressedAttention)
@@ -316,11 +317,11 @@ def traits_of(facts: Facts, strategy: Strategy) -> Traits:
     )
 
 
-UNTUNED = "untuned"
+UNTUNED: Final = "untuned"
 """Name of the population of runs that :func:`is_untuned` finds, apart from others of their architecture."""
 
 
-def population_of(facts: Facts, strategy: Strategy) -> str:
+def population_of(facts: Facts, strategy: Strategy) -> Population:
     """Return the population of runs whose errors a run shares: its architecture, or untuned runs with experts."""
     return UNTUNED if is_untuned(facts, strategy) else architecture_of(facts.model)
 

@@ -482,7 +482,7 @@ def step_interval(
         Properties of it with few or no measured runs.
     """
     kind, untuned = kind_of(model, cluster), any(gap.dimension == "tuning" for gap in gaps)
-    own = cluster.device.left_out_errors.get(UNTUNED if untuned else kind.model, ())
+    own = cluster.device.left_out_errors.get(UNTUNED if untuned else architecture_of(model), ())
     if len(own) >= FEWEST_GROUPS:
         errors = [Error(kind=kind, group=number, log=log) for number, log in enumerate(own)]
         spread, basis = fit_spread(kind, errors, symmetric=False), f"{len(own)} runs of {cluster.device.name}"

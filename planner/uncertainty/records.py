@@ -16,13 +16,23 @@ from costmodel.facts.device import Cluster
 from costmodel.models.flops import model_flops_per_token, parameters, tokens_per_second_per_device
 from costmodel.models.patterns import Shape, shape_in, shape_of
 from costmodel.record import record
+from costmodel.step.estimate import Estimate
 from costmodel.strategy import Strategy, decision_text
 from costmodel.tables import Facts
-from planner.uncertainty.counts import CHANGED, MATTERS_ABOVE, Gap, architecture_of, read_stored_rows, value_of
+from planner.uncertainty.counts import (
+    CHANGED,
+    MATTERS_ABOVE,
+    Gap,
+    architecture_of,
+    list_gaps,
+    read_stored_rows,
+    value_of,
+)
 from planner.uncertainty.features import num_bits
 from planner.uncertainty.intervals import (
     Interval,
     TimedOperator,
+    list_timed_operators,
     operators_deviation,
     release_name,
     size_of,
@@ -305,6 +315,17 @@ def interval_and_record(
         gaps=gaps,
     )
     return reach_record(interval, best), best
+
+
+def strategy_interval(facts: Facts, estimate: Estimate) -> Interval:
+    """Return the interval of the measured step of an estimated strategy, as that of a plan."""
+    interval, _ = interval_and_record(
+        facts,
+        step_seconds=estimate.step_seconds,
+        operators=list_timed_operators(facts, estimate.strategy, estimate.breakdown),
+        gaps=list_gaps(facts, estimate.strategy),
+    )
+    return interval
 
 
 def reach_record(interval: Interval, best: BestRun | None) -> Interval:

@@ -9,11 +9,12 @@ import pytest
 import yaml
 
 import costmodel
+from costmodel.catalog import LOADER
 from costmodel.facts.model import Model
 from costmodel.models.description import model_from_entry
 from costmodel.models.flops import active_parameters, parameters
 from tests.builders import read_config
-from tests.cases import LOADER, in_one_case
+from tests.cases import in_one_case
 
 MODELS = sorted((Path(costmodel.__file__).parent / "catalog" / "models").glob("*.yaml"))
 CONFIGS = Path(__file__).parents[1] / "data" / "hf_configs"

@@ -16,6 +16,7 @@ from benchmarks.accuracy.left_out.intervals import inside, spreads
 from costmodel import catalog
 from costmodel.errors import SpecError
 from costmodel.strategy import CudaGraphs, TokenDispatcher
+from planner import load
 from planner.jobs.run_jobs import References
 from planner.measure.calibrate.advice import narrow_covariance
 from planner.measure.calibrate.cases import folds_of, group_of
@@ -49,6 +50,7 @@ from planner.uncertainty.intervals import (
 )
 from tests.builders import a_model
 from tests.builders_cluster import a_cluster, a_strategy
+from tests.builders_job import a_document
 from tests.cases import in_one_case
 from tests.costmodel.strategies import MOE, the_facts
 
@@ -502,6 +504,18 @@ def test_a_run_without_tuning_may_take_more_than_twice_as_long():
     assert untuned.low_seconds == usual.low_seconds
     assert np.log(untuned.high_seconds) == pytest.approx(np.hypot(np.log(usual.high_seconds), np.log(2.25)))
     assert "without tuning" in untuned.basis
+
+
+def test_errors_of_no_population_are_refused():
+    """A device that names another kind of runs says which there are."""
+    own = {"base": "h100-80gb-sxm", "name": "mine", "left_out_errors": {"sparse": [0.1]}}
+
+    with pytest.raises(SpecError, match="left_out_errors") as caught:
+        load(
+            a_document("llama3-8b", "8xh100-80gb-sxm", batch=16, sequence=4096, tokens=1e9)
+            | {"cluster": {"device": own, "num_devices": 8}}
+        )
+    assert "moe" in str(caught.value)
 
 
 def test_own_errors_count_for_runs_of_their_population():

@@ -213,7 +213,7 @@ def test_plan_says_that_it_does_not_use_a_strategy(strategy, verbs, job, capsys)
     ],
 )
 def test_a_decision_is_given_once(words, entry, verbs, job, capsys):
-    """By words or by an entry; a whole line gives all of them, also those that it does not write."""
+    """Words and entries give decisions; a whole line gives all of them, also those that it does not write."""
     assert cli.main(["estimate", str(job), *words.split(), entry]) == 2
     assert not verbs
     assert capsys.readouterr().err.endswith(f"is given twice, by {words} and {entry}; keep one.\n")

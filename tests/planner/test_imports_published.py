@@ -20,9 +20,9 @@ from tempfile import TemporaryDirectory
 import pytest
 import yaml
 
+from costmodel.catalog import LOADER
 from costmodel.errors import SpecError
 from planner import import_job
-from tests.cases import LOADER
 
 ARCHIVE = Path(__file__).parents[1] / "data" / "published_launches.tar.gz"
 """Of Megatron-LM, torchtitan and dgxc-benchmarking, with their licences."""

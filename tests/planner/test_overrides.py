@@ -132,7 +132,7 @@ WHOLE = "TP8 DP1 MBS1 ZeRO1 graphs=none recompute=none overlap=none"
     ],
 )
 def test_an_entry_of_a_decision_that_words_give_is_refused(words, entry, name):
-    """Of a line, a mapping, stages, flags that a word turns off, and decisions that a whole line does not write."""
+    """Lines, mappings, stages and flags turned off give decisions; a whole line gives those it does not write."""
     with pytest.raises(SpecError) as caught:
         read_decisions(words.split(), ["top=2", entry])
 
@@ -141,7 +141,7 @@ def test_an_entry_of_a_decision_that_words_give_is_refused(words, entry, name):
 
 @pytest.mark.parametrize("entry", ["strategy.mbs=2", "strategy={mbs: 2}", "strategy=null", "search.pin.tp=8", "top=2"])
 def test_an_entry_that_words_leave_open_is_taken(entry):
-    """Of another decision, of none, or of another section."""
+    """Entries of another decision, of none, or of another section."""
     assert read_decisions(["TP4"], [entry]) == {"tp": 4}
 
 

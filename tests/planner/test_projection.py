@@ -607,7 +607,7 @@ class TestCommands:
     def test_a_decision_that_follows_the_files_is_given_once(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """By a word or by an entry of the job."""
+        """A word and an entry of the job give it."""
         job, small, _ = self.files(tmp_path)
 
         assert main(["trace", "project", str(small), "mbs=2", "strategy.mbs=1", "--job", str(job)]) == 2

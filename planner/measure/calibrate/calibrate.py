@@ -527,25 +527,36 @@ def describe_odd_rows(timed: Sequence[Case], residuals: Array) -> Iterator[str]:
     residuals
         Logarithms of predicted over measured time.
     """
-    logs, odd = -residuals, dict[int, str]()
-    for number, case in enumerate(timed if len(timed) > 2 else ()):
+    names, logs = [case.run.id for case in timed], -residuals
+    odd = list(_find_odd(logs)) if len(logs) > 2 else []
+    few, many = _part(logs) if len(odd) > 1 else ((), ())
+    if len(few) > 1:
+        first = ", ".join(f"'{names[number]}'" for number in few[:3]) + (", ..." if len(few) > 3 else "")
+        times = [f"{np.exp(np.median(logs[group])):.2g} times the fit's prediction" for group in (few, many)]
+        yield f"{first} took {times[0]}, the {len(many)} other rows {times[1]}: two populations, for a calibration each"
+        return
+    for number, low, high in odd:
+        yield (
+            f"'{names[number]}' took {np.exp(logs[number]):.2g} times the fit's prediction, outside the spread of "
+            f"the other rows ({np.exp(low):.2g} to {np.exp(high):.2g})"
+        )
+
+
+def _find_odd(logs: Array) -> Iterator[tuple[int, float, float]]:
+    """Yield the index of each value outside the spread of the others, with the ends of that spread."""
+    for number, own in enumerate(logs):
         others = np.delete(logs, number)
         middle = float(np.median(others))
-        deviation = max(float(np.median(np.abs(others - middle))) / _MEDIAN_OF_NORMAL, SCATTER)
-        if abs(logs[number] - middle) > ODD * deviation:
-            odd[number] = (
-                f"'{case.run.id}' took {np.exp(logs[number]):.2g} times the fit's prediction, outside the spread of "
-                f"the other rows ({np.exp(middle - ODD * deviation):.2g} to {np.exp(middle + ODD * deviation):.2g})"
-            )
+        reach = ODD * max(float(np.median(np.abs(others - middle))) / _MEDIAN_OF_NORMAL, SCATTER)
+        if abs(own - middle) > reach:
+            yield number, middle - reach, middle + reach
+
+
+def _part(logs: Array) -> list[NDArray[np.int64]]:
+    """Part values at their widest gap: the indices of either side, the smaller side first."""
     order = np.argsort(logs)
-    below = int(np.diff(logs[order]).argmax()) + 1 if odd else 0
-    if len(odd) > 1 and 2 <= below <= len(logs) - 2:
-        few, many = sorted((np.sort(order[:below]), np.sort(order[below:])), key=len)
-        names = ", ".join(f"'{timed[number].run.id}'" for number in few[:3]) + (", ..." if len(few) > 3 else "")
-        times = [f"{np.exp(np.median(logs[group])):.2g} times the fit's prediction" for group in (few, many)]
-        yield f"{names} took {times[0]}, the {len(many)} other rows {times[1]}: two populations, for a calibration each"
-    else:
-        yield from odd.values()
+    sides = np.split(order, [int(np.diff(logs[order]).argmax()) + 1])
+    return sorted(map(np.sort, sides), key=len)
 
 
 SCATTER = float(np.linalg.norm([PUBLISHED.model, PUBLISHED.layout, PUBLISHED.repeat]))
@@ -599,9 +610,9 @@ def _device(
 
 
 def _errors_by_population(timed: Sequence[Case], left_out: Array) -> dict[str, list[float]]:
-    """Return the logarithms of measured over predicted time of rows that were held out."""
+    """Return the logarithms of measured over predicted time of rows, if they were held out."""
     errors: dict[str, list[float]] = {}
-    for case, log in zip(timed, left_out, strict=False):
+    for case, log in zip(timed if len(left_out) else (), left_out, strict=True):
         errors.setdefault(population_of(case.facts, case.strategy), []).append(round(-float(log), 4))
     return errors
 

@@ -240,13 +240,11 @@ def candidates(
     predictor: Predictor, start: Fit, weights: Weights, *, folds: NDArray[np.int64]
 ) -> tuple[Candidate, ...]:
     """Fit constants with each share of their priors' widths, and predict held-out rows with it."""
-    measured = log_measured_seconds(predictor.cases)
+    measured, reach = log_measured_seconds(predictor.cases), find_reach(start)
     found = []
     for share in SHARES:
-        fitted = fit_share(predictor, start, weights, share)
-        left_out = predict_left_out(
-            predictor, fitted, weights, _narrow(predictor, share), folds=folds, reach=find_reach(start)
-        )
+        fitted, priors = fit_share(predictor, start, weights, share), _narrow(predictor, share)
+        left_out = predict_left_out(predictor, fitted, weights, priors, folds=folds, reach=reach)
         found.append(Candidate(share=share, found=fitted, left_out=left_out - measured))
     return tuple(found)
 

@@ -9,6 +9,7 @@ from planner.measure.calibrate.advice import WELL_KNOWN, First
 from planner.measure.calibrate.calibrate import Calibration, Determined
 from planner.measure.calibrate.published import Worth, comparable
 from planner.measure.runs.predictions import Case
+from planner.report.section import count
 
 
 def calibration_text(found: Calibration, path: str) -> str:
@@ -17,14 +18,14 @@ def calibration_text(found: Calibration, path: str) -> str:
 
 
 def _lines(found: Calibration, path: str) -> Iterator[str]:
-    runs = f"{found.num_runs} run{'s' * (found.num_runs > 1)}"
+    runs = count(found.num_runs, "run")
     yield f"{runs} of {found.base} fitted; calibration written to {path}"
     for row in found.refused:
         yield f"  refused: {row.id}: {row.reason}"
-    for reason, count in Counter(row.reason for row in found.skipped).items():
-        yield f"  {count} skipped: {reason}"
-    for doubt, count in Counter(found.doubts).items():
-        yield f"  {count} doubtful: {doubt}"
+    for reason, number in Counter(row.reason for row in found.skipped).items():
+        yield f"  {number} skipped: {reason}"
+    for doubt, number in Counter(found.doubts).items():
+        yield f"  {number} doubtful: {doubt}"
     yield ""
     yield f"Mean absolute error of the step time over {runs}"
     yield f"  {found.error_before:>6.1%}  by the catalog's calibration"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from math import isfinite
 
 from pydantic import ValidationError
@@ -30,8 +31,8 @@ from planner.jobs.run_jobs import (
 )
 from planner.measure.runs.plausibility import require_of_the_model, require_plausible, require_possible
 from planner.uncertainty.counts import architecture_of, list_gaps
-from planner.uncertainty.intervals import Interval, list_timed_operators, step_interval
-from planner.uncertainty.records import interval_and_record
+from planner.uncertainty.intervals import Interval, step_interval
+from planner.uncertainty.records import strategy_interval
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -208,11 +209,7 @@ def case(run: Run, known: References) -> Case:
 
 def state_interval(one: Case, step_seconds: float) -> Interval:
     """Return the interval that ``planner estimate`` states of a case's measured step, for some predicted seconds."""
-    facts, strategy = one.facts, one.strategy
-    is_sampled = facts.cluster.device.constants.times == "sampled"
-    operators = list_timed_operators(facts, strategy, estimate(facts, strategy).breakdown) if is_sampled else ()
-    gaps = list_gaps(facts, strategy)
-    return interval_and_record(facts, step_seconds=step_seconds, operators=operators, gaps=gaps)[0]
+    return strategy_interval(one.facts, replace(estimate(one.facts, one.strategy), step_seconds=step_seconds))
 
 
 def find_missed_interval(one: Case, *predicted_seconds: float) -> Interval | None:

@@ -13,17 +13,14 @@ from planner.jobs.checkpoints import CheckpointSchedule, schedules_around
 from planner.report.reasons import constraint_text
 from planner.report.records.plan import StrategyRecord
 from planner.report.section import count, gib, part_label, seconds, share, span
-from planner.uncertainty.counts import list_gaps
-from planner.uncertainty.intervals import COVERAGE, list_timed_operators
+from planner.uncertainty.intervals import COVERAGE
 from planner.uncertainty.intervals import Interval as StepInterval
 from planner.uncertainty.peaks import COVERAGE as PEAK_COVERAGE
 from planner.uncertainty.peaks import peak_interval
-from planner.uncertainty.records import interval_and_record
+from planner.uncertainty.records import strategy_interval
 
 if TYPE_CHECKING:
     from costmodel.facts.device import Cluster
-    from costmodel.step.estimate import Estimate
-    from costmodel.tables import Facts
     from planner.jobs.problem import Problem
     from planner.report.html.shown import Shown
     from planner.report.records.explained import BindingRecord
@@ -333,17 +330,6 @@ def pareto_chart(whole: ReportRecord, pareto_front: ParetoFront, problem: Proble
         "marks": marks,
         "verticals": [{"x": capacity / GIB_BYTES, "text": f"a GPU has {gib(capacity)}"}],
     }
-
-
-def strategy_interval(facts: Facts, estimate: Estimate) -> StepInterval:
-    """Return the interval of the measured step of an estimated strategy, as that of a plan."""
-    interval, _ = interval_and_record(
-        facts,
-        step_seconds=estimate.step_seconds,
-        operators=list_timed_operators(facts, estimate.strategy, estimate.breakdown),
-        gaps=list_gaps(facts, estimate.strategy),
-    )
-    return interval
 
 
 def _pareto_point(problem: Problem, point: Point, step: StepInterval, peak: tuple[float, float]) -> list[Any]:

@@ -19,7 +19,7 @@ from planner.frameworks import LAUNCHERS, TARGETS, export
 from planner.frameworks.launch import launched
 from planner.report.conflicts import nothing_sections
 from planner.report.describe import describe_architecture, layer_rows, leaves
-from planner.report.html.charts import days_text, interval_of, intervals_of, strategy_interval
+from planner.report.html.charts import days_text, interval_of, intervals_of
 from planner.report.html.costs import cost_tiles, costs_chapter
 from planner.report.html.frame import (
     Chapter,
@@ -56,6 +56,7 @@ from planner.report.strategies import settings_sections, stages_sections
 from planner.results import PlanReport
 from planner.search.domains import problem_rules
 from planner.uncertainty.intervals import COVERAGE
+from planner.uncertainty.records import strategy_interval
 from planner.verbs.explain import rule_sentences
 
 if TYPE_CHECKING:

@@ -169,6 +169,10 @@ def _fit_small(arguments: argparse.Namespace) -> int:
 def _fit_runs(arguments: argparse.Namespace) -> int:
     """Fit the calibration of a device to runs."""
     (table,) = arguments.files
+    if is_file(arguments.device):
+        raise SpecError(
+            "--device", f"{arguments.device} is a file; a fit to runs starts from a device of the catalog.", "Name it."
+        )
     with progress(f"calibrating on {table}"):
         from planner.jobs.run_jobs import references
         from planner.measure.calibrate.calibrate import Unfit, calibrate

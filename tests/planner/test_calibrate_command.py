@@ -472,12 +472,29 @@ def test_runs_that_no_device_explains_are_not_fitted(tmp_path, capsys):
     assert "within the physical bounds no calibration" in capsys.readouterr().err
 
 
-def test_a_device_to_start_from_that_is_unknown_is_refused(tmp_path, capsys):
-    """With what may have been meant."""
-    code = command(runs_of(tmp_path, 0.60, layouts=FEW), tmp_path / "mine.yaml", "--device", "h100-80gb-sxn")
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ("h100-80gb-sxn", "device: 'h100-80gb-sxn' is not in the catalog. Did you mean 'h100-80gb-sxm'?"),
+        ("a100", "device: 'a100' means several devices. Write a100-40gb-sxm, a100-80gb-sxm,"),
+        ("mine.yaml", "--device: mine.yaml is a file; a fit to runs starts from a device of the catalog. Name it."),
+    ],
+)
+def test_a_device_that_no_fit_can_start_from_is_refused(tmp_path, capsys, device, message):
+    """Unknown or of several meanings, with the names that are meant; a file, with the name to give."""
+    code = command(runs_of(tmp_path, 0.60, layouts=FEW), tmp_path / "new.yaml", "--device", device)
 
-    assert code in (2, 4)
-    assert "h100-80gb-sxm" in capsys.readouterr().err
+    assert (code, (tmp_path / "new.yaml").exists()) == (2, False)
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_device_to_start_from_may_be_called_as_the_driver_calls_it(tmp_path, capsys):
+    """Rows name the same device as the catalog does."""
+    code = command(runs_of(tmp_path, 0.60, layouts=FEW), tmp_path / "new.yaml", "--device", "NVIDIA H100 80GB HBM3")
+
+    assert code == 0
+    assert "2 runs of h100-80gb-sxm fitted" in capsys.readouterr().out
 
 
 def test_a_table_in_the_former_columns_is_refused_with_what_they_are_called_now(tmp_path, capsys):

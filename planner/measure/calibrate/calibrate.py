@@ -194,12 +194,13 @@ def calibrate(runs: Path, known: References, *, name: str, base: str | None = No
     Raises
     ------
     SpecError
-        If there is no table, or its rows are of several devices.
+        If there is no table, its rows are of several devices, or the catalog does not have the base.
     Unfit
         If the valid rows are too few, or contradict each other.
     """
     rows = list(read_runs(runs))
     if base is not None:
+        base = catalog.find_device(base).device
         known = replace(known, device=base)
     found = list(cases(rows, known))
     timed = [one for one in found if isinstance(one, Case) and one.run.step_seconds is not None]
@@ -227,7 +228,8 @@ def base_name(case: Case) -> str:
     machine = case.problem.machine
     assert machine is not None, "a row's job is loaded, not made by hand"
     entry = machine.device
-    return entry if isinstance(entry, str) else str(entry.get("base", entry.get("name", "inline")))
+    name = entry if isinstance(entry, str) else entry.get("base")
+    return catalog.find_device(name).device if isinstance(name, str) else str(entry.get("name", "inline"))
 
 
 def _reject_other_device(one: Case, base: str | None) -> RejectedRow | None:

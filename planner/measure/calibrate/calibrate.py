@@ -116,9 +116,9 @@ class Determined:
 
     @property
     def origin(self) -> str:
-        """Source of the value: the runs, the prior, or both."""
+        """Source of the value: the runs, the catalog, or both."""
         narrowed = self.width / self.constant.sigma
-        return "the runs" if narrowed <= DETERMINED else "runs and prior" if narrowed <= UNTOUCHED else "the prior"
+        return "the runs" if narrowed <= DETERMINED else "both" if narrowed <= UNTOUCHED else "the catalog"
 
 
 @record(frozen=True, kw_only=True, slots=True)

@@ -34,7 +34,7 @@ def _lines(found: Calibration, path: str) -> Iterator[str]:
     else:
         held_out = f"to expect on other layouts of these jobs, as on held-out runs ({found.num_groups} fits)"
         yield f"  {found.error_left_out:>6.1%}  {held_out}"
-    yield f"  {found.error_fitted:>6.1%}  of the fitted runs: too optimistic"
+    yield f"  {found.error_fitted:>6.1%}  of the fitted runs themselves; on new ones it is larger"
     if not found.is_better:
         yield "  Held-out runs do not clearly gain: the catalog's constants are kept."
     yield ""
@@ -62,7 +62,7 @@ def _quartiles(worth: Worth) -> str:
 
 
 def _constant(one: Determined) -> str:
-    bound = ", at its physical bound: another effect is missing" if one.is_at_bound else ""
+    bound = "; at its physical bound: the runs have an effect that no constant describes" if one.is_at_bound else ""
     numbers = f"{one.prior_value:>11.4g} {one.value:>11.4g} {one.width:>7.1%}"
     return f"{one.constant.fields[0]:<48} {numbers}  {one.origin}{bound}"
 
@@ -94,9 +94,9 @@ ENOUGH_RUNS = 8
 """Own runs above which more hardly lowered the error of published stacks (``learning_curve.json``)."""
 
 _NO_BETTER = (
-    "No fit clearly beats the catalog on held-out runs. Either the catalog already describes this device well.",
-    "Or the runs are few, or slowed by effects without a constant (software, other jobs, settings missing in the",
-    "rows): measure other jobs and layouts.",
+    "No fit clearly beats the catalog on held-out runs. The catalog may describe this device well already. Or the runs",
+    "are few, or slowed by effects without a constant (software, other jobs, settings missing in the rows): measure",
+    "other jobs and layouts.",
 )
 
 """First sentences of the verdict where the catalog's constants are kept."""

@@ -30,7 +30,7 @@ from planner.measure.traces.events import (
 )
 from planner.measure.traces.iterations import BACKWARD, Iteration, iteration_numbers
 from planner.measure.traces.structure import parts
-from planner.measure.traces.structure.records import Nesting, find_launchers, nesting
+from planner.measure.traces.structure.records import find_launchers, find_parents, inherit_values
 
 BESIDE, ALONE = 0.9, 0.01
 
@@ -357,7 +357,7 @@ class Match:
     rows: tuple[int, ...]
 
 
-def backward_nodes(trace: Trace, nesting: Nesting) -> Integers:
+def backward_nodes(trace: Trace, parents: Integers) -> Integers:
     """
     Return the row of autograd's node around each event, itself included; ``UNKNOWN`` in forward passes.
 
@@ -365,11 +365,11 @@ def backward_nodes(trace: Trace, nesting: Nesting) -> Integers:
     """
     events = trace.events
     starts = trace.match_name(f"^{BACKWARD}") & (events.category == Category.OPERATOR)
-    parent = np.maximum(nesting.parent, 0)  # operators that nodes run first have the node's sequence number
-    is_inner = (nesting.parent != UNKNOWN) & starts[parent] & (events.sequence == events.sequence[parent])
+    parent = np.maximum(parents, 0)  # operators that nodes run first have the node's sequence number
+    is_inner = (parents != UNKNOWN) & starts[parent] & (events.sequence == events.sequence[parent])
     again = (events.sequence != UNKNOWN) & ~is_inner
     found = [UNKNOWN] * len(events)
-    rows = zip(starts.tolist(), again.tolist(), nesting.parent.tolist(), strict=True)
+    rows = zip(starts.tolist(), again.tolist(), parents.tolist(), strict=True)
     for row, (is_node, is_again, around) in enumerate(rows):
         if is_node:
             found[row] = row
@@ -378,11 +378,11 @@ def backward_nodes(trace: Trace, nesting: Nesting) -> Integers:
     return np.array(found, dtype=np.int64)
 
 
-def _siblings(trace: Trace, nesting: Nesting, rows: NDArray[np.intp]) -> list[NDArray[np.intp]]:
+def _siblings(trace: Trace, parents: Integers, rows: NDArray[np.intp]) -> list[NDArray[np.intp]]:
     """Group rows by parent and thread, in the order in which they ran; outer groups first."""
-    order = np.lexsort((rows, trace.events.track[rows], nesting.parent[rows]))
+    order = np.lexsort((rows, trace.events.track[rows], parents[rows]))
     rows = rows[order]
-    parent, track = nesting.parent[rows], trace.events.track[rows]
+    parent, track = parents[rows], trace.events.track[rows]
     breaks = np.flatnonzero((parent[1:] != parent[:-1]) | (track[1:] != track[:-1])) + 1
     return [group for group in np.split(rows, breaks) if len(group)]
 
@@ -393,8 +393,8 @@ class _Search:
 
     Parameters
     ----------
-    trace, nesting, node
-        A trace, the nesting of its events, and the node of autograd around each.
+    trace, parents, node
+        A trace, and the innermost event and the node of autograd around each.
     within
         True for events that count; shape (events,).
 
@@ -406,7 +406,7 @@ class _Search:
         Reasons that names did not match.
     """
 
-    def __init__(self, trace: Trace, nesting: Nesting, node: Integers, within: NDArray[np.bool_]) -> None:
+    def __init__(self, trace: Trace, parents: Integers, node: Integers, within: NDArray[np.bool_]) -> None:
         self.found, self.unsized = list[Match](), list[Match]()
         self.reasons: dict[str, str] = {}
         self._trace, self._inside = trace, set[int]()
@@ -416,8 +416,8 @@ class _Search:
             for name in pattern.sequence[0]:
                 self._by_first[name].append(pattern)
         rows = np.flatnonzero((trace.events.category == Category.OPERATOR) & within & (node == UNKNOWN))
-        for siblings in _siblings(trace, nesting, rows):
-            self._search_among(siblings, int(nesting.parent[siblings[0]]))
+        for siblings in _siblings(trace, parents, rows):
+            self._search_among(siblings, int(parents[siblings[0]]))
 
     def _search_among(self, siblings: NDArray[np.intp], parent: int) -> None:
         """Look for sequences among consecutive operators."""
@@ -576,7 +576,7 @@ class TracedOperators:
     doubts: tuple[str, ...] = ()
 
 
-def forward_of_nodes(trace: Trace, nesting: Nesting, around: Integers, of_match: Integers) -> dict[int, int]:
+def forward_of_nodes(trace: Trace, parents: Integers, around: Integers, of_match: Integers) -> dict[int, int]:
     """
     Return the match to which each node of autograd belongs, by the node's row; nodes of other operators are left out.
 
@@ -585,8 +585,8 @@ def forward_of_nodes(trace: Trace, nesting: Nesting, around: Integers, of_match:
 
     Parameters
     ----------
-    trace, nesting, around
-        A trace, the nesting of its events, and the node of autograd around each.
+    trace, parents, around
+        A trace, and the innermost event and the node of autograd around each.
     of_match
         Place of the match that contains each event, shape (events,).
     """
@@ -597,7 +597,7 @@ def forward_of_nodes(trace: Trace, nesting: Nesting, around: Integers, of_match:
     keys = zip(events.track[forward].tolist(), events.sequence[forward].tolist(), strict=True)
     made = dict(zip(keys, forward.tolist(), strict=True))
     threads = np.unique(events.track[forward]).tolist()
-    inner = _only_match_inside(nesting, of_match)
+    inner = _only_match_inside(parents, of_match)
     found: dict[int, int] = {}
     for number in np.unique(events.forward_thread[nodes]).tolist():
         own = nodes[events.forward_thread[nodes] == number].tolist()
@@ -615,9 +615,8 @@ def forward_of_nodes(trace: Trace, nesting: Nesting, around: Integers, of_match:
     return found
 
 
-def _only_match_inside(nesting: Nesting, of_match: Integers) -> dict[int, int]:
+def _only_match_inside(parents: Integers, of_match: Integers) -> dict[int, int]:
     """Return the match within operators that contain exactly one: custom functions around an operator."""
-    parents = nesting.parent
     own = np.flatnonzero(of_match != UNKNOWN)
     outermost = own[(parents[own] == UNKNOWN) | (of_match[np.maximum(parents[own], 0)] != of_match[own])]
     inside: dict[int, int | None] = {}
@@ -648,8 +647,8 @@ class Passes:
 
     Parameters
     ----------
-    trace, nesting, node
-        A trace, the nesting of its events, and the node of autograd around each.
+    trace, parents, node
+        A trace, and the innermost event and the node of autograd around each.
     number
         Iteration of each event, shape (events,).
     matches
@@ -657,15 +656,15 @@ class Passes:
     """
 
     def __init__(
-        self, trace: Trace, nesting: Nesting, node: Integers, number: Integers, matches: Sequence[Match]
+        self, trace: Trace, parents: Integers, node: Integers, number: Integers, matches: Sequence[Match]
     ) -> None:
-        self.trace, self.nesting, self.node, self.matches, self._number = trace, nesting, node, matches, number
+        self.trace, self.parents, self.node, self.matches, self._number = trace, parents, node, matches, number
         self.found: list[TracedPass] = []
         self.owner = np.full(len(trace.events), UNKNOWN, dtype=np.int64)
         self.taken: set[tuple[int, str]] = set()
         self._add_forward()
-        of_match = nesting.inherit_values(self.owner, unknown=UNKNOWN)
-        self.match_of_node = forward_of_nodes(trace, nesting, node, of_match)
+        of_match = inherit_values(parents, self.owner, unknown=UNKNOWN)
+        self.match_of_node = forward_of_nodes(trace, parents, node, of_match)
         self._add_backward()
         self._add_products()
         self._add_sums()
@@ -695,7 +694,7 @@ class Passes:
         for row in self._find_rows_in_nodes(MULTIPLICATIONS):
             node = int(self.node[row])
             place, operands = self.match_of_node.get(node), int(self.trace.events.operands[row])
-            if place is None or operands == UNKNOWN or self.owner[self.nesting.parent[row]] != UNKNOWN:
+            if place is None or operands == UNKNOWN or self.owner[self.parents[row]] != UNKNOWN:
                 continue
             match = self.matches[place]
             if match.pattern.operator not in MATMULS:
@@ -712,7 +711,7 @@ class Passes:
         added = {tuple(one.sizes.items()) for one in self.found if one.operator == "residual"}
         for row in self._find_rows_in_nodes(SUMS):
             place = int(self.trace.events.operands[row])
-            if self.nesting.parent[row] != self.node[row] or place == UNKNOWN:
+            if self.parents[row] != self.node[row] or place == UNKNOWN:
                 continue
             operands = self.trace.operands[place]
             sizes, dtype = residual.sizes_of(operands), _names()["dtypes"].get(operands.dtypes[0])
@@ -848,20 +847,20 @@ def find_operators(trace: Trace, *, parameters: int | None = None) -> TracedOper
     parameters
         Elements that the rank's optimizer updates; None counts them from gradients where possible.
     """
-    inside = nesting(trace)
-    node, number = backward_nodes(trace, inside), iteration_numbers(trace)
+    parents = find_parents(trace)
+    node, number = backward_nodes(trace, parents), iteration_numbers(trace)
     within = number != UNKNOWN
-    search = _Search(trace, inside, node, within)
+    search = _Search(trace, parents, node, within)
     found = search.found
     if search.unsized:
         found += size_updates(trace, number, search.unsized, tuple(found), parameters)
-    return _time_passes(Passes(trace, inside, node, number, found), within, search.reasons)
+    return _time_passes(Passes(trace, parents, node, number, found), within, search.reasons)
 
 
 def _time_passes(passes: Passes, within: NDArray[np.bool_], reasons: dict[str, str]) -> TracedOperators:
     """Time the passes, and collect the rest."""
     trace, events = passes.trace, passes.trace.events
-    owner = passes.nesting.inherit_values(passes.owner, unknown=UNKNOWN)
+    owner = inherit_values(passes.parents, passes.owner, unknown=UNKNOWN)
     if trace.has_device:
         launched = find_launchers(trace)
         rows = _find_computing(trace, within[np.maximum(launched, 0)] | (launched == UNKNOWN))
@@ -871,7 +870,7 @@ def _time_passes(passes: Passes, within: NDArray[np.bool_], reasons: dict[str, s
         around, spent, beside = launched, events.duration[rows], communication_overlap_nanoseconds(trace, rows)
     else:
         rows = np.flatnonzero((events.category == Category.OPERATOR) & within)
-        around, spent = passes.nesting.parent, own_nanoseconds(trace, passes.nesting)[rows]
+        around, spent = passes.parents, own_nanoseconds(trace, passes.parents)[rows]
         beside = np.zeros_like(spent)
     known = owner[rows] != UNKNOWN
     sums, sums_beside = np.zeros((2, len(passes.found)), dtype=np.int64)
@@ -895,14 +894,14 @@ def _find_computing(trace: Trace, within: NDArray[np.bool_]) -> NDArray[np.intp]
     return np.flatnonzero(of_device & within & (events.message == UNKNOWN))
 
 
-def own_nanoseconds(trace: Trace, inside: Nesting | None = None) -> Integers:
+def own_nanoseconds(trace: Trace, parents: Integers) -> Integers:
     """Return the time of each operator without the operators in it; shape (events,)."""
-    events, inside = trace.events, inside or nesting(trace)
+    events = trace.events
     is_operator = events.category == Category.OPERATOR
-    around = inside.inherit_values(np.where(is_operator, np.arange(len(events)), UNKNOWN), unknown=UNKNOWN)
+    around = inherit_values(parents, np.where(is_operator, np.arange(len(events)), UNKNOWN), unknown=UNKNOWN)
     own: Integers = events.duration.copy()
-    nested = np.flatnonzero(is_operator & (inside.parent != UNKNOWN))
-    outer = around[inside.parent[nested]]
+    nested = np.flatnonzero(is_operator & (parents != UNKNOWN))
+    outer = around[parents[nested]]
     np.subtract.at(own, outer[outer != UNKNOWN], events.duration[nested[outer != UNKNOWN]])
     return np.maximum(own, 0)
 
@@ -956,7 +955,7 @@ def _sum_others(
     """Sum the computation outside of known operators by name; a kernel has the name of its operator."""
     count: Counter[str] = Counter()
     nanoseconds: Counter[str] = Counter()
-    trace, parents = passes.trace, passes.nesting.parent
+    trace, parents = passes.trace, passes.parents
     is_operator = trace.events.category == Category.OPERATOR
     for row, ns in zip(rows.tolist(), spent.tolist(), strict=True):
         place = row if is_operator[row] else int(around[row])
@@ -1009,7 +1008,7 @@ def shares(trace: Trace, iteration: Iteration) -> Shares:
         layer = layer[(events.start[layer] < end) & (events.end[layer] > begin)]
         starts, ends = np.maximum(events.start[layer], begin), np.minimum(events.end[layer], end)
         if number == 0 and not trace.has_device:
-            alone = own_nanoseconds(trace)[layer]
+            alone = own_nanoseconds(trace, find_parents(trace))[layer]
         else:
             alone = _find_exposed_nanoseconds(starts, ends, covered_begin, covered_end)
         rows.append(layer)

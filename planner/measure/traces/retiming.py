@@ -35,7 +35,7 @@ from planner.measure.traces.events import ON_STREAMS, UNKNOWN, Category, Integer
 from planner.measure.traces.graph import ExecutionGraph, Kind, Waiting
 from planner.measure.traces.iterations import UPDATE_KERNEL, UPDATE_OPERATOR
 from planner.measure.traces.reading.messages import element_bytes
-from planner.measure.traces.structure.records import PHASES, Nesting, Phase, find_launchers, nesting
+from planner.measure.traces.structure.records import PHASES, Phase, find_launchers, find_parents, inherit_values
 
 VOCABULARY_MULTIPLE = 128
 
@@ -804,13 +804,13 @@ def pieces_of(trace: Trace, rows: NDArray[np.intp]) -> pd.DataFrame:
         operators within it. ``works``, True where these are most of its time. ``on_weights``, True in optimizers and
         where gradients of weights accumulate.
     """
-    events, nest = trace.events, nesting(trace)
+    events, parents = trace.events, find_parents(trace)
     roots = np.full(len(events), UNKNOWN)
     roots[rows] = np.arange(len(rows))
-    place = nest.inherit_values(roots, unknown=UNKNOWN)
-    inside = nest.parent != UNKNOWN
-    within = np.bincount(nest.parent[inside], weights=events.duration[inside], minlength=len(events))
-    operator, on_weights = _find_operators(trace, nest)
+    place = inherit_values(parents, roots, unknown=UNKNOWN)
+    inside = parents != UNKNOWN
+    within = np.bincount(parents[inside], weights=events.duration[inside], minlength=len(events))
+    operator, on_weights = _find_operators(trace, parents)
     every = pd.DataFrame(
         {
             "place": place,
@@ -824,17 +824,17 @@ def pieces_of(trace: Trace, rows: NDArray[np.intp]) -> pd.DataFrame:
     return every[place != UNKNOWN]
 
 
-def _find_operators(trace: Trace, nest: Nesting) -> tuple[Integers, NDArray[np.bool_]]:
+def _find_operators(trace: Trace, parents: Integers) -> tuple[Integers, NDArray[np.bool_]]:
     """Return the operator of each event, and True where it works on weights."""
     events = trace.events
     has_tensors = np.array([any(map(len, one.sizes)) for one in trace.operands] + [False])
     with_tensors = has_tensors[events.operands] & (events.category == Category.OPERATOR)
     rows = np.arange(len(events))
-    innermost = nest.inherit_values(np.where(with_tensors, rows, UNKNOWN), unknown=UNKNOWN)
-    forward = nest.inherit_values(_find_forward(trace, with_tensors), unknown=UNKNOWN)
+    innermost = inherit_values(parents, np.where(with_tensors, rows, UNKNOWN), unknown=UNKNOWN)
+    forward = inherit_values(parents, _find_forward(trace, with_tensors), unknown=UNKNOWN)
     named = trace.match_name(ACCUMULATES) | trace.match_name(UPDATES) | trace.match_name(UPDATE_OPERATOR)
     of_host = np.isin(events.category, (Category.OPERATOR, Category.ANNOTATION))
-    on_weights = nest.inherit_values(np.where(named & of_host, 1, UNKNOWN), unknown=UNKNOWN) == 1
+    on_weights = inherit_values(parents, np.where(named & of_host, 1, UNKNOWN), unknown=UNKNOWN) == 1
     launch = find_launchers(trace)
     launched = launch != UNKNOWN
     operator = np.where(with_tensors, rows, UNKNOWN)

@@ -32,7 +32,7 @@ from planner.measure.traces.operators import Shares, TracedPass, find_operators,
 from planner.measure.traces.report.extraction import NANOSECONDS, drop_routed_sizes
 from planner.measure.traces.report.replay import printable
 from planner.measure.traces.structure import Parts, Phase, parts
-from planner.measure.traces.structure.records import find_launchers, nesting
+from planner.measure.traces.structure.records import find_launchers, find_parents, inherit_values
 from planner.report.console import sections_text
 from planner.report.records import finite
 from planner.report.section import NOTHING, Screen, Section, number_rows
@@ -304,7 +304,7 @@ class TracedParts:
     def _adds_gradients(self) -> NDArray[np.bool_]:
         """Return a mask of events that accumulate gradients: autograd's nodes for that, and the events in them."""
         own = np.where(self._trace.match_name(ADDS_GRADIENTS), 1, UNKNOWN)
-        adds = nesting(self._trace).inherit_values(own, unknown=UNKNOWN) != UNKNOWN
+        adds = inherit_values(find_parents(self._trace), own, unknown=UNKNOWN) != UNKNOWN
         launched = find_launchers(self._trace)
         return np.asarray(adds | ((launched != UNKNOWN) & adds[launched]))
 

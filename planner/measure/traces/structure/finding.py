@@ -22,26 +22,26 @@ from planner.measure.traces.structure import records
 from planner.measure.traces.structure.layers import BACK, FRONT, Cut, Cutter, cutter
 from planner.measure.traces.structure.records import (
     ON_THREADS,
-    Nesting,
     Parts,
     Phase,
     Role,
     find_launchers,
-    nesting,
+    find_parents,
+    inherit_values,
 )
 
 
-def autograd_nodes(trace: Trace, nest: Nesting) -> NDArray[np.bool_]:
+def autograd_nodes(trace: Trace, parents: Integers) -> NDArray[np.bool_]:
     """Find the nodes of the backward pass that autograd runs, without recomputed ones, which lie in another node."""
     events = trace.events
     node = trace.match_name(f"^{BACKWARD}") & (events.category == Category.OPERATOR)
-    inside = nest.inherit_values(np.where(node, 1, UNKNOWN), unknown=UNKNOWN)
-    has_parent = nest.parent >= 0
-    nested = has_parent & (inside[nest.parent] == 1)
+    inside = inherit_values(parents, np.where(node, 1, UNKNOWN), unknown=UNKNOWN)
+    has_parent = parents >= 0
+    nested = has_parent & (inside[parents] == 1)
     return np.asarray(node & ~nested)
 
 
-def host_phases(trace: Trace, nest: Nesting, nodes: NDArray[np.bool_]) -> tuple[NDArray[np.int64], str]:
+def host_phases(trace: Trace, parents: Integers, nodes: NDArray[np.bool_]) -> tuple[NDArray[np.int64], str]:
     """
     Return the phase of each event of a thread, ``NONE`` where it is unknown, and its source.
 
@@ -56,13 +56,13 @@ def host_phases(trace: Trace, nest: Nesting, nodes: NDArray[np.bool_]) -> tuple[
     marks[update] = Phase.OPTIMIZER
     said = "annotations" if np.isin(marks, (Phase.FORWARD, Phase.BACKWARD)).any() else ""
     marks[nodes] = Phase.BACKWARD
-    inside = nest.inherit_values(np.where(nodes, 1, UNKNOWN), unknown=UNKNOWN) == 1
+    inside = inherit_values(parents, np.where(nodes, 1, UNKNOWN), unknown=UNKNOWN) == 1
     recording = (events.category == Category.OPERATOR) & (events.sequence >= 0) & (events.forward_thread <= 0)
     again = inside & (recording | (events.category == Category.MODULE)) & ~nodes
     marks[again & ~trace.match_name(f"^{BACKWARD}")] = Phase.RECOMPUTE
     if nodes.any():
         said = f"{said} and autograd" if said else "autograd"
-    return nest.inherit_values(marks, unknown=Phase.NONE), said
+    return inherit_values(parents, marks, unknown=Phase.NONE), said
 
 
 def complete_thread(phase: NDArray[np.int64], trace: Trace, found: tuple[Iteration, ...]) -> None:
@@ -371,11 +371,11 @@ def parts(trace: Trace) -> Parts:
 
 def _find_on_threads(trace: Trace, found: tuple[Iteration, ...], columns: Parts) -> list[Cut]:
     """Find the parts of a trace with operators; return how its passes are cut into layers."""
-    nest = nesting(trace)
-    nodes = autograd_nodes(trace, nest)
+    parents = find_parents(trace)
+    nodes = autograd_nodes(trace, parents)
     host = np.isin(trace.events.category, ON_THREADS)
     columns.iteration[~host] = UNKNOWN
-    columns.phase, columns.phases_from = host_phases(trace, nest, nodes)
+    columns.phase, columns.phases_from = host_phases(trace, parents, nodes)
     complete_thread(columns.phase, trace, found)
     if not columns.phases_from and columns.phase.any():
         columns.phases_from = "order"
@@ -385,7 +385,7 @@ def _find_on_threads(trace: Trace, found: tuple[Iteration, ...], columns: Parts)
         _find_in_iteration(trace, one, rows[host[rows]], nodes, cuts, columns)
     backward = np.isin(columns.phase, IN_BACKWARD)
     for column in (columns.microbatch, columns.layer):
-        inherited = nest.inherit_values(column, unknown=UNKNOWN)
+        inherited = inherit_values(parents, column, unknown=UNKNOWN)
         column[backward] = inherited[backward]
     return cuts.made
 
@@ -503,7 +503,7 @@ def _find_on_streams(trace: Trace, found: tuple[Iteration, ...], launched: Integ
     if len(kernels) == 0:
         return []
     rows = kernels[events.track[kernels] == np.bincount(events.track[kernels]).argmax()]
-    columns.phase, said = host_phases(trace, nesting(trace), np.zeros(len(events), dtype=bool))
+    columns.phase, said = host_phases(trace, find_parents(trace), np.zeros(len(events), dtype=bool))
     by_call = (launched >= 0) & (said != "")
     columns.phase[by_call] = columns.phase[launched[by_call]]
     columns.phase[rows] = columns.phase[rows] if said else kernel_phases(trace, rows)

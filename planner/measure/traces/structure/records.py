@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodel.record import record
 from planner.measure.traces.events import ON_STREAMS, UNKNOWN, Category, Integers, Trace, look_up
 from planner.measure.traces.iterations import Iteration
 
@@ -190,45 +188,34 @@ ON_THREADS = (Category.OPERATOR, Category.CALL, Category.ANNOTATION, Category.MO
 """Categories that nest on a thread."""
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class Nesting:
+def inherit_values(parent: Integers, values: NDArray[np.int64], *, unknown: int) -> NDArray[np.int64]:
     """
-    The innermost event around each event of a thread; arrays of shape (events,).
+    Fill in missing values of events from the innermost event around them that has one.
 
-    Parameters
-    ----------
-    parent
-        Its row; ``UNKNOWN`` for outermost events and for those of streams.
-    depth
-        Number of events around it; ``UNKNOWN`` for those of streams.
+    Each round doubles the number of events around an event that were asked.
+
+    >>> inherit_values(np.array([-1, 0, 1, -1]), np.array([7, -1, -1, -1]), unknown=-1).tolist()
+    [7, 7, 7, -1]
     """
-
-    parent: Integers
-    depth: NDArray[np.int32]
-
-    def inherit_values(self, values: NDArray[np.int64], *, unknown: int) -> NDArray[np.int64]:
-        """Fill in missing values of events from the innermost event around them that has one."""
-        result = values.copy()
-        order = np.argsort(self.depth, kind="stable")
-        levels = np.searchsorted(self.depth[order], np.arange(self.depth.max(initial=0) + 2))
-        for begin, end in pairwise(levels[1:]):
-            rows = order[begin:end]
-            rows = rows[result[rows] == unknown]
-            result[rows] = result[self.parent[rows]]
-        return result
+    result, around = values.copy(), parent.copy()
+    while len(rows := np.flatnonzero((result == unknown) & (around != UNKNOWN))):
+        result[rows], around[rows] = result[around[rows]], around[around[rows]]
+    return result
 
 
-def nesting(trace: Trace) -> Nesting:
-    """Find the innermost event around each event: an event lies within those of its thread that run when it starts."""
+def find_parents(trace: Trace) -> Integers:
+    """
+    Return the row of the innermost event around each event; ``UNKNOWN`` for outermost events and those of streams.
+
+    An event lies within those of its thread that run when it starts.
+    """
     events = trace.events
     parent = np.full(len(events), UNKNOWN, dtype=np.int64)
-    depth = np.full(len(events), UNKNOWN, dtype=np.int32)
     rows = trace.find_rows(*ON_THREADS)
     rows = rows[np.argsort(events.track[rows], kind="stable")]
     around: list[int] = []
     ends: list[int] = []
     parents: list[int] = []
-    depths: list[int] = []
     before = UNKNOWN
     for row, track, start, end in zip(
         rows.tolist(), events.track[rows].tolist(), events.start[rows].tolist(), events.end[rows].tolist(), strict=True
@@ -239,12 +226,10 @@ def nesting(trace: Trace) -> Nesting:
             ends.pop()
             around.pop()
         parents.append(around[-1] if around else UNKNOWN)
-        depths.append(len(around))
         around.append(row)
         ends.append(end)
     parent[rows] = parents
-    depth[rows] = depths
-    return Nesting(parent=parent, depth=depth)
+    return parent
 
 
 def find_launchers(trace: Trace) -> Integers:

@@ -302,7 +302,7 @@ def run_what_if(arguments: argparse.Namespace) -> int:
     traces = traces_of(paths)
     with progress(f"replaying {files_text(paths)}"):
         jobs = read_changed_jobs(arguments.job, others) if arguments.job else None
-        found = what_if(
+        found, layouts = what_if(
             traces,
             jobs,
             **own,
@@ -312,8 +312,8 @@ def run_what_if(arguments: argparse.Namespace) -> int:
             iteration=iteration,
             anyway=arguments.anyway,
         )
-    text = what_if_json(found) if arguments.format == "json" else what_if_text(found, screen_of(arguments.output))
-    write(text, arguments.output)
+    as_json, screen = arguments.format == "json", screen_of(arguments.output)
+    write(what_if_json(found) if as_json else what_if_text(found, layouts, screen), arguments.output)
     return 0
 
 

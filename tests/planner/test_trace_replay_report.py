@@ -20,7 +20,7 @@ from planner.measure.traces.events import UNKNOWN, Category
 from planner.measure.traces.reading import read_trace
 from planner.measure.traces.report import page
 from planner.measure.traces.report.page import CRITICAL, replay_page, side_by_side, timeline_of
-from planner.measure.traces.report.replay import ReplayReport, document_of, replay_report, replay_text
+from planner.measure.traces.report.replay import replay_json, replay_report, replay_text
 from planner.measure.traces.structure import parts
 from planner.measure.traces.writing import write_trace
 from tests.builders_kineto import graph_steps, write_file
@@ -39,7 +39,7 @@ def report():
 
 def as_read(report):
     """JSON for programs."""
-    return json.loads(json.dumps(document_of(report, ReplayReport)))
+    return json.loads(replay_json(report))
 
 
 def data_of(page):

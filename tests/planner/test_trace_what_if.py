@@ -197,7 +197,7 @@ class TestDoubts:
 
         with pytest.raises(SpecError, match=r"-38\.5% off the recording: more than 5% is not usable: 'gemm"):
             what_if((recorded.trace(),))
-        found = what_if((recorded.trace(),), anyway=True)
+        found, _ = what_if((recorded.trace(),), anyway=True)
 
         assert not found.usable
         assert found.replayed_seconds < 0.9 * found.traced_seconds
@@ -217,12 +217,12 @@ class TestSides:
         for number, (start, duration) in enumerate(((100, 100), (750, 700), (1500, 100))):
             recorded.step(600 * number, 600, number)
             recorded.kernel("gemm", start, duration, call=600 * number + 50, number=number)
-        found = what_if([recorded.trace()], speedups=(("gemm", 1.0),))
+        found, layouts = what_if([recorded.trace()], speedups=(("gemm", 1.0),))
 
         assert found.before == found.after
         assert found.after[0].total == 700
         assert found.seconds == pytest.approx(found.traced_seconds) == pytest.approx(850e-9)
-        text = what_if_text(found)
+        text = what_if_text(found, layouts)
         assert "+0.0%" in text
         assert "-0.0%" not in text
 
@@ -250,8 +250,8 @@ class TestUnlikeReplicas:
 
     def test_the_slow_one_is_the_step(self, unlike):
         """The fast one waits for it: twice the layers take twice as long, but for embedding, head, launches."""
-        found = what_if(unlike, layers=8)
-        alone = what_if(unlike[1:], layers=8)
+        found, _ = what_if(unlike, layers=8)
+        alone, _ = what_if(unlike[1:], layers=8)
 
         assert found.seconds == pytest.approx(alone.seconds, rel=0.02)
         assert 1.6 * found.traced_seconds < found.seconds < 2 * found.traced_seconds
@@ -260,8 +260,8 @@ class TestUnlikeReplicas:
         """Of both; nothing of a single one."""
         said = "The changed step is that of rank 1, which waits least"
 
-        assert any(said in doubt for doubt in what_if(unlike, layers=8).doubts)
-        assert not any(said in doubt for doubt in what_if(unlike[1:], layers=8).doubts)
+        assert any(said in doubt for doubt in what_if(unlike, layers=8)[0].doubts)
+        assert not any(said in doubt for doubt in what_if(unlike[1:], layers=8)[0].doubts)
 
 
 def step_of_the_host():

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
-from typing import Any
 
 from costmodel.events import log_event
 from costmodel.record import record
@@ -37,7 +35,7 @@ from planner.measure.traces.graph import ExecutionGraph
 from planner.measure.traces.iterations import choose_iteration, iterations
 from planner.measure.traces.replay import Replayed, replay, take_recorded_times
 from planner.report.console import sections_text
-from planner.report.records import finite
+from planner.report.records import finite, names_of
 from planner.report.section import NOTHING, PLAIN, Screen, Section, count, number_rows, share
 
 
@@ -285,12 +283,8 @@ def _sides(graph: ExecutionGraph, times: Replayed) -> dict[int, Side]:
 
 def replay_json(report: ReplayReport) -> str:
     """Write the answer as strict JSON."""
-    return json.dumps(document_of(report, ReplayReport), indent=2, ensure_ascii=False, allow_nan=False)
-
-
-def document_of(found: object, record_type: Any) -> dict[str, Any]:
-    """Return the entries of a record that a result has, as plain data."""
-    return {one.name: finite(getattr(found, one.name)) for one in fields(record_type)}
+    entries = {name: finite(getattr(report, name)) for name in names_of(ReplayReport)}
+    return json.dumps(entries, indent=2, ensure_ascii=False, allow_nan=False)
 
 
 # --- text ----------------------------------------------------------------------------------------------------

@@ -54,10 +54,11 @@ from planner.measure.traces.events import UNKNOWN, Message, Trace
 from planner.measure.traces.graph import Dependency, ExecutionGraph
 from planner.measure.traces.reading.messages import element_bytes
 from planner.measure.traces.replay import Replayed, replay, take_recorded_times
-from planner.measure.traces.report.replay import PARTS, document_of, wrong_wait_text
+from planner.measure.traces.report.replay import PARTS, wrong_wait_text
 from planner.measure.traces.retiming import HIDDEN, Sizes, message_factors, retime_tasks, sizes_of
 from planner.measure.traces.structure import Parts, Phase, Role, parts
 from planner.report.console import sections_text
+from planner.report.records import finite
 from planner.report.section import PLAIN, Screen, Section, number_rows
 from planner.results import EstimateReport
 from planner.uncertainty.intervals import strategy_shape
@@ -227,18 +228,9 @@ class ChangedStep:
     doubts: tuple[str, ...]
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class WhatIf(ChangedStep):
-    """
-    The answer, and its layouts.
+Layouts: TypeAlias = tuple[Layout, Layout] | None
 
-    Parameters
-    ----------
-    layouts
-        Recorded and wanted layout; None where it does not change.
-    """
-
-    layouts: tuple[Layout, Layout] | None
+"""Recorded and wanted layout; None where it does not change."""
 
 
 def what_if(
@@ -252,7 +244,7 @@ def what_if(
     overlap: bool = True,
     iteration: int | None = None,
     anyway: bool = False,
-) -> WhatIf:
+) -> tuple[ChangedStep, Layouts]:
     """
     Change a recorded step and replay it.
 
@@ -275,6 +267,11 @@ def what_if(
         Number of the iteration, as in :func:`planner.measure.traces.building.execution_graph`.
     anyway
         True continues with an unusable replay.
+
+    Returns
+    -------
+    step, layouts
+        The changed step, and its layouts.
 
     Raises
     ------
@@ -307,16 +304,16 @@ def what_if(
         changed = remove_overlap(changed)
     changed, times = steady(changed)
     of_reading = (doubt for trace in traces for doubt in trace.doubts)
-    return WhatIf(
+    step = ChangedStep(
         traced_seconds=traced * NS,
         replayed_seconds=base.iteration * NS,
         usable=is_usable(traced_step, base),
         seconds=times.iteration * NS * traced / settled.iteration,
         before=break_down(settled_graph, settled),
         after=break_down(changed, times),
-        layouts=layouts,
         doubts=tuple(dict.fromkeys([*of_reading, *_doubt_replay(traced, base.iteration), *changed.doubts, *doubts])),
     )
+    return step, layouts
 
 
 def _require_usable(graph: ExecutionGraph, traced_step: Replayed, base: Replayed) -> None:
@@ -359,7 +356,7 @@ def layout_of(facts: Facts, strategy: Strategy) -> Layout:
 
 def _layouts(
     graph: ExecutionGraph, found: Sequence[Parts], jobs: Jobs | None, layers: int | None, microbatches: int | None
-) -> tuple[Layout, Layout] | None:
+) -> Layouts:
     if jobs is not None:
         before, after = (layout_of(each.plan.facts, each.plan.strategy) for each in jobs)
     elif layers is None and microbatches is None:
@@ -702,33 +699,33 @@ LEAST_FACTOR = 0.001
 """Difference of a factor from one above which it is reported."""
 
 
-def what_if_json(found: WhatIf) -> str:
+def what_if_json(found: ChangedStep) -> str:
     """Write a changed step as JSON."""
-    return json.dumps(document_of(found, ChangedStep), indent=2, ensure_ascii=False)
+    return json.dumps(finite(found), indent=2, ensure_ascii=False)
 
 
-def what_if_text(found: WhatIf, screen: Screen = PLAIN) -> str:
-    """Write a changed step as text."""
-    return sections_text(_sections(found), screen)
+def what_if_text(found: ChangedStep, layouts: Layouts, screen: Screen = PLAIN) -> str:
+    """Write a changed step, with its layouts, as text."""
+    return sections_text(_sections(found, layouts), screen)
 
 
-def _sections(found: WhatIf) -> Iterator[Section]:
+def _sections(found: ChangedStep, layouts: Layouts) -> Iterator[Section]:
     error = _more(found.replayed_seconds, found.traced_seconds)
     verdict = "" if found.usable else ": not usable"
     rows = [
         ("recorded", f"{_ms(found.traced_seconds)} ms per step; its replay {error}{verdict}"),
         ("changed", f"{_ms(found.seconds)} ms per step, {_more(found.seconds, found.traced_seconds)}"),
     ]
-    if found.layouts is not None:
-        rows += [("layout", f"{_layout(found.layouts[0])}; changed: {_layout(found.layouts[1])}")]
+    if layouts is not None:
+        rows += [("layout", f"{_layout(layouts[0])}; changed: {_layout(layouts[1])}")]
     yield Section(title="Changed step", rows=tuple(rows))
     yield _table("Recorded step, replayed", "rank", found.before, RUN)
-    yield _table("Changed step, replayed", "stage" if found.layouts else "rank", found.after, *_scale(found))
+    yield _table("Changed step, replayed", "stage" if layouts else "rank", found.after, *_scale(found))
     if found.doubts:
         yield Section(title="Missing or guessed", rows=number_rows(found.doubts))
 
 
-def _scale(found: WhatIf) -> Iterator[str]:
+def _scale(found: ChangedStep) -> Iterator[str]:
     """Yield the factor from the longest replayed step to the answer, unless it is one."""
     factor = found.seconds / (max(one.total for one in found.after.values()) * 1e-9)
     if abs(factor - 1) >= LEAST_FACTOR:

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from costmodel.errors import SpecError
 from planner.measure.traces.change.layout import REDUCTIONS, Direction, Layout, Network, Pass, Replicas, slowest_replica
 from planner.measure.traces.change.template import (
     RankTemplate,
     RankWriter,
-    Segment,
     Tasks,
     Written,
     find_layers_by_inner_stages,
     rank_template,
 )
-from planner.measure.traces.events import UNKNOWN, Message, Track
+from planner.measure.traces.events import Message, Track
 from planner.measure.traces.graph import ExecutionGraph
 from planner.measure.traces.replay import align_begins, break_circles
 from planner.measure.traces.structure import Parts, Role
@@ -28,6 +27,9 @@ ENDS: Mapping[Direction, tuple[Role, Role]] = {
     "backward": (Role.HEAD, Role.EMBEDDING),
 }
 """Part of the model before and after the layers of a pass, on the ranks that have it."""
+
+ByMicrobatch: TypeAlias = Mapping[int, Sequence[int]]
+"""Tasks of one part of the model, by micro-batch."""
 
 
 def rebuild_graph(
@@ -107,12 +109,12 @@ class _Rebuilding:
 
     # --- what was recorded -------------------------------------------------------------------------------------
 
-    def _find_recorded_layers(self, *, may_guess: bool = True) -> Mapping[tuple[Direction, int], Mapping[int, Segment]]:
-        """Return the segments of each layer of the model, by direction and layer, and by micro-batch."""
+    def _find_recorded_layers(self, *, may_guess: bool = True) -> Mapping[tuple[Direction, int], ByMicrobatch]:
+        """Return the tasks of each layer of the model, by direction and layer, and by micro-batch."""
         counts: dict[int, int] = {}
         for template in self.templates:
             for one, segments in template.passes.items():
-                number = len({segment.layer for segment in segments if segment.role == Role.LAYER})
+                number = sum(role == Role.LAYER for role, _ in segments)
                 counts[one.stage] = max(number, counts.get(one.stage, 0))
         total = sum(counts.values())
         if (
@@ -126,14 +128,12 @@ class _Rebuilding:
             problem = few if total < self.before.num_layers else f"but the traces have tasks of {total}"
             raise SpecError("layers", f"is {self.before.num_layers}, {problem}.")
         first = {stage: sum(counts[other] for other in range(stage)) for stage in counts}
-        found: dict[tuple[Direction, int], dict[int, Segment]] = defaultdict(dict)
+        found: dict[tuple[Direction, int], dict[int, Sequence[int]]] = defaultdict(dict)
         for template in self.templates:
             for one, segments in template.passes.items():
-                own = sorted({segment.layer for segment in segments if segment.role == Role.LAYER})
-                for segment in segments:
-                    if segment.role == Role.LAYER:
-                        layer = first[one.stage] + own.index(segment.layer)
-                        found[one.direction, layer][one.microbatch] = segment
+                own = sorted((layer, tasks) for (role, layer), tasks in segments.items() if role == Role.LAYER)
+                for layer, (_, tasks) in enumerate(own, start=first[one.stage]):
+                    found[one.direction, layer][one.microbatch] = tasks
         return found
 
     def _starts(self, operations: Sequence[str]) -> set[int]:
@@ -165,7 +165,7 @@ class _Rebuilding:
     def _has_buckets(self) -> bool:
         """Return True if some layers start more reductions in the last backward pass than others."""
         last = [found[max(found)] for (direction, _), found in self.layers.items() if direction == "backward"]
-        return len({sum(task in self.reductions for task in segment.tasks) for segment in last}) > 1
+        return len({sum(task in self.reductions for task in tasks) for tasks in last}) > 1
 
     def is_gradient(self, task: int) -> bool:
         """Return True if a recorded communication reduces gradients, for which the optimizer waits."""
@@ -250,7 +250,7 @@ class _Rebuilding:
         has_front, has_back = (is_first_stage, is_last_stage)[:: 1 if one.direction == "forward" else -1]
         self._put_others(writer, template, one, is_last)
         if has_front:
-            self._put(writer, self._edge_segments(self._holder(first), one, first), one, is_last)
+            self._put(writer, self._tasks_of_role(self._holder(first), one, first), one, is_last)
         for layer in ordered:
             found = self.layers[one.direction, self._find_copied_layer(layer)]
             self._put(writer, found, one, is_last)
@@ -259,7 +259,7 @@ class _Rebuilding:
                 duration = self.network(message, "dp", self.after.dp)
                 writer.pending.append(writer.put_message(message, Track("stream", "replicas", "gradients"), duration))
         if has_back:
-            self._put(writer, self._edge_segments(self._holder(last), one, last), one, is_last)
+            self._put(writer, self._tasks_of_role(self._holder(last), one, last), one, is_last)
 
     def _need(self, template: RankTemplate, one: Pass) -> Sequence[int]:
         """Return the call by which a stream waits for a received message."""
@@ -269,13 +269,13 @@ class _Rebuilding:
     def _holder(self, role: Role) -> RankTemplate:
         return self.templates[0] if role == Role.EMBEDDING else self.templates[-1]
 
-    def _edge_segments(self, template: RankTemplate, one: Pass, role: Role) -> Mapping[int, Segment]:
-        """Return the segments of one role in a rank's passes of one direction, by micro-batch."""
+    def _tasks_of_role(self, template: RankTemplate, one: Pass, role: Role) -> ByMicrobatch:
+        """Return the tasks of one role in a rank's passes of one direction, by micro-batch."""
         found = {}
         for other, segments in template.passes.items():
-            own = [task for segment in segments if segment.role == role for task in segment.tasks]
+            own = [task for (of, _), tasks in segments.items() if of == role for task in tasks]
             if other.direction == one.direction and own:
-                found[other.microbatch] = Segment(role, UNKNOWN, tuple(own))
+                found[other.microbatch] = own
         return found
 
     def _find_copied_layer(self, layer: int) -> int:
@@ -291,7 +291,7 @@ class _Rebuilding:
         """Write the tasks of a pass outside of the model's parts, if a pass of this kind has them."""
         numbers = sorted({other.microbatch for other in template.passes if other.direction == one.direction})
         like = self._find_similar_microbatch(numbers, one, is_last)
-        found = self._edge_segments(template, one, Role.OTHER)
+        found = self._tasks_of_role(template, one, Role.OTHER)
         if like in found:
             self._put(writer, {like: found[like]}, one, is_last or like != numbers[-1])
 
@@ -305,13 +305,13 @@ class _Rebuilding:
             return one.microbatch
         return (numbers[:-1] or numbers)[-1]
 
-    def _put(self, writer: RankWriter, found: Mapping[int, Segment], one: Pass, is_last: bool) -> None:
-        """Write a segment of the most similar micro-batch."""
+    def _put(self, writer: RankWriter, found: ByMicrobatch, one: Pass, is_last: bool) -> None:
+        """Write the tasks of the most similar micro-batch."""
         if not found:
             return
         numbers = sorted(found)
         number = self._find_similar_microbatch(numbers, one, is_last)
-        tasks = self._keep_tasks(found[number].tasks)
+        tasks = self._keep_tasks(found[number])
         if one.direction == "backward" and not is_last and number == numbers[-1] and not self.replicas.are_sharded:
             tasks = self._drop_units(tasks, self.reductions)
         writer.put(tasks)
@@ -391,7 +391,7 @@ class _Rebuilding:
     def _num_open(self, template: RankTemplate) -> int:
         """Return the number of sends and gradient reductions of a recorded rank."""
         sends = sum(len(those) for (operation, _), those in template.transfers.items() if operation == "send")
-        hosts = [task for segments in template.passes.values() for each in segments for task in each.tasks]
+        hosts = [task for segments in template.passes.values() for tasks in segments.values() for task in tasks]
         return sends + sum(
             task in self.reductions for task in (*self._keep_tasks(hosts), *self._keep_tasks(template.end))
         )

@@ -12,7 +12,6 @@ from typing import TypeAlias
 import numpy as np
 
 from costmodel.errors import SpecError
-from costmodel.record import record
 from planner.measure.traces.building.streams import RECORDS, STREAM_WAITS
 from planner.measure.traces.change.layout import Direction, Layout, Pass
 from planner.measure.traces.events import UNKNOWN, Integers, Message, Track
@@ -34,22 +33,13 @@ Part: TypeAlias = tuple[Direction | None, int, Role, int]
 NO_PART: Part = (None, UNKNOWN, Role.OTHER, UNKNOWN)
 
 
-@record(frozen=True, slots=True)
-class Segment:
-    """
-    Consecutive tasks of a thread in a pass that belong to one part of the model.
+Segments: TypeAlias = Mapping[tuple[Role, int], Sequence[int]]
 
-    Parameters
-    ----------
-    role, layer
-        Part of the model; layers count from the first of the rank's pass, ``UNKNOWN`` where it is not a layer.
-    tasks
-        Tasks of threads in order.
-    """
+"""
+Consecutive tasks of a thread in a pass, by the part of the model that they belong to: role and layer.
 
-    role: Role
-    layer: int
-    tasks: tuple[int, ...]
+Layers count from the first of the rank's pass; ``UNKNOWN`` where the part is none.
+"""
 
 
 @dataclass(slots=True)
@@ -77,7 +67,7 @@ class RankTemplate:
     stage: int
     begin: tuple[int, ...] = ()
     end: tuple[int, ...] = ()
-    passes: dict[Pass, tuple[Segment, ...]] = field(default_factory=dict)
+    passes: dict[Pass, Segments] = field(default_factory=dict)
     transfers: dict[tuple[str, Direction], list[tuple[int, ...]]] = field(default_factory=lambda: defaultdict(list))
     needs: dict[Direction, list[int]] = field(default_factory=lambda: defaultdict(list))
     posted_early: list[int] = field(default_factory=list)
@@ -375,11 +365,12 @@ def _keep_between(
         elif waiting:
             wanted = [one for one in ordered if one.direction == direction]
             one = wanted[list(passes[direction]).index(number)]
-            found.passes[one] = (Segment(Role.OTHER, UNKNOWN, tuple(waiting)), *found.passes[one])
+            own: Segments = {NO_PART[2:]: (), **found.passes[one]}
+            found.passes[one] = {**own, NO_PART[2:]: (*waiting, *own[NO_PART[2:]])}
             waiting = []
 
 
-def _segments(own: Sequence[tuple[Role, int, int]]) -> tuple[Segment, ...]:
+def _segments(own: Sequence[tuple[Role, int, int]]) -> Segments:
     """Group tasks into runs of one part; tasks outside of the model's parts join the part before them, if any."""
     runs: dict[tuple[Role, int], list[int]] = {}
     key: tuple[Role, int] = (Role.OTHER, UNKNOWN)
@@ -387,7 +378,7 @@ def _segments(own: Sequence[tuple[Role, int, int]]) -> tuple[Segment, ...]:
         if role != Role.OTHER or not runs:
             key = (role, layer)
         runs.setdefault(key, []).append(task)
-    return tuple(Segment(role, layer, tuple(tasks)) for (role, layer), tasks in runs.items())
+    return runs
 
 
 def _find_transfers(
@@ -471,7 +462,7 @@ def find_layers_by_inner_stages(tasks: Tasks, templates: Sequence[RankTemplate],
             return False
     if len(kinds) < 2:
         return False
-    found: list[tuple[RankTemplate, Pass, tuple[Segment, ...]]] = []
+    found: list[tuple[RankTemplate, Pass, Segments]] = []
     for template in templates:
         for one, segments in template.passes.items():
             cut = _cut(tasks, _flat(segments), one, layout, kinds)
@@ -483,8 +474,8 @@ def find_layers_by_inner_stages(tasks: Tasks, templates: Sequence[RankTemplate],
     return True
 
 
-def _flat(segments: Sequence[Segment]) -> list[int]:
-    return [task for segment in segments for task in segment.tasks]
+def _flat(segments: Segments) -> list[int]:
+    return [task for tasks in segments.values() for task in tasks]
 
 
 def _signature(tasks: Tasks, hosts: Sequence[int]) -> Signature:
@@ -500,7 +491,7 @@ def _signature(tasks: Tasks, hosts: Sequence[int]) -> Signature:
 
 def _cut(
     tasks: Tasks, hosts: Sequence[int], one: Pass, layout: Layout, kinds: Mapping[Direction, Signature]
-) -> tuple[Segment, ...] | None:
+) -> Segments | None:
     """Divide a pass into embedding, layers and head."""
     kind, number = kinds[one.direction], len(layout.layers()[one.stage])
     size, whole = len(kind), _signature(tasks, hosts)
@@ -514,14 +505,15 @@ def _cut(
     pieces = [(Role.LAYER, layer, size) for layer in layers]
     edge = [(end, UNKNOWN, rest)] if rest else []
     ordered = [*pieces, *edge] if behind else [*edge, *pieces]
-    segments, place = [], 0
+    segments: dict[tuple[Role, int], Sequence[int]] = {}
+    place = 0
     for role, layer, length in ordered:
         start, left = place, length
         while place < len(hosts) and (left > 0 or not _signature(tasks, hosts[place : place + 1])):
             left -= len(_signature(tasks, hosts[place : place + 1]))
             place += 1
-        segments.append(Segment(role, layer, tuple(hosts[start:place])))
-    return tuple(segments)
+        segments[role, layer] = hosts[start:place]
+    return segments
 
 
 # --- copies --------------------------------------------------------------------------------------------------

@@ -108,7 +108,7 @@ def predicted_seconds(
     for graph in graphs:
         if before != after:
             factors = message_factors(graph, before, after, weights=new_weights)
-            duration = np.rint(retime_tasks(graph, before, after).duration * factors).astype(np.int64)
+            duration = np.rint(retime_tasks(graph, before, after)[0] * factors).astype(np.int64)
             graph = replace(graph, tasks=replace(graph.tasks, duration=duration))
         changed = rebuild_graph(
             graph,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
+from functools import cache, partial
 from itertools import combinations, product
 from math import prod
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -317,9 +318,18 @@ class Explained(NamedTuple):
     unknown: tuple[int, ...]
 
 
-class Explanations:
+Explain: TypeAlias = Callable[[tuple[int, ...], Expected], Explained]
+
+"""
+Function that returns the values in the other job of sizes that belong together.
+
+By the sizes of one tensor, or of one matmul or attention, each once; and the object that has them.
+"""
+
+
+def build_explainer(before: Sizes, after: Sizes) -> Explain:
     """
-    Sizes of two jobs, which explain sizes of tensors.
+    Return a function that explains sizes of tensors by those of two jobs.
 
     Parameters
     ----------
@@ -331,39 +341,20 @@ class Explanations:
     SpecError
         If the jobs' models have different parts.
     """
+    return cache(partial(_explain, _quantities(before, after)))
 
-    def __init__(self, before: Sizes, after: Sizes) -> None:
-        self._known = _quantities(before, after)
-        self._found: dict[tuple[Expected, tuple[int, ...]], Explained] = {}
-        self.parameters = after.num_parameters / before.num_parameters
 
-    def explain(self, sizes: tuple[int, ...], expected: Expected) -> Explained:
-        """
-        Return the values in the other job of sizes that belong together.
-
-        Parameters
-        ----------
-        sizes
-            Sizes of one tensor; or of one matmul or attention, each once.
-        expected
-            Object that has these sizes.
-        """
-        key = expected, sizes
-        if key not in self._found:
-            self._found[key] = self._explain(sizes, expected)
-        return self._found[key]
-
-    def _explain(self, sizes: tuple[int, ...], expected: Expected) -> Explained:
-        readings = [self._known.get(size, ()) + ((Quantity(1, 0, 0),) if size == 1 else ()) for size in sizes]
-        unknown = tuple(size for size, found in zip(sizes, readings, strict=True) if not found)
-        readings = [found or (Quantity(size, 0, 0),) for size, found in zip(sizes, readings, strict=True)]
-        if prod(map(len, readings)) > MOST_READINGS:
-            readings = [found[:2] for found in readings]
-        every = list(product(*readings))[:MOST_READINGS]
-        costs = [_cost(one, expected) for one in every]
-        likely = [one for one, cost in zip(every, costs, strict=True) if cost == min(costs)]
-        elements = {round(prod(quantity.after for quantity in one), 6) for one in likely}
-        return Explained(tuple(quantity.after for quantity in likely[0]), len(elements) == 1, unknown)
+def _explain(known: Mapping[int, tuple[Quantity, ...]], sizes: tuple[int, ...], expected: Expected) -> Explained:
+    readings = [known.get(size, ()) + ((Quantity(1, 0, 0),) if size == 1 else ()) for size in sizes]
+    unknown = tuple(size for size, found in zip(sizes, readings, strict=True) if not found)
+    readings = [found or (Quantity(size, 0, 0),) for size, found in zip(sizes, readings, strict=True)]
+    if prod(map(len, readings)) > MOST_READINGS:
+        readings = [found[:2] for found in readings]
+    every = list(product(*readings))[:MOST_READINGS]
+    costs = [_cost(one, expected) for one in every]
+    likely = [one for one, cost in zip(every, costs, strict=True) if cost == min(costs)]
+    elements = {round(prod(quantity.after for quantity in one), 6) for one in likely}
+    return Explained(tuple(quantity.after for quantity in likely[0]), len(elements) == 1, unknown)
 
 
 def _cost(reading: Iterable[Quantity], expected: Expected) -> float:
@@ -905,7 +896,7 @@ class Alike:
 
 
 def alike(
-    trace: Trace, pieces: pd.DataFrame, explanations: Explanations, *, sequence_length: int
+    trace: Trace, pieces: pd.DataFrame, explain: Explain, *, sequence_length: int
 ) -> tuple[tuple[Alike, ...], NDArray[np.intp]]:
     """
     Group equal pieces, and derive their work in the other job.
@@ -914,7 +905,7 @@ def alike(
     ----------
     trace, pieces
         A trace, and its pieces.
-    explanations
+    explain
         Explanations of sizes in the other job.
     sequence_length
         Sequence length of the recorded job.
@@ -936,14 +927,14 @@ def alike(
     )
     first, own = groups.first(), groups.nanoseconds
     several = zip(first.itertuples(), groups.works.mean(), own.median(), own.sum(), strict=True)
-    found = (_alike(trace, one, explanations, sequence_length, *figures) for one, *figures in several)
+    found = (_alike(trace, one, explain, sequence_length, *figures) for one, *figures in several)
     return tuple(found), groups.ngroup().to_numpy()
 
 
 def _alike(
     trace: Trace,
     first: Any,
-    explanations: Explanations,
+    explain: Explain,
     sequence_length: int,
     works: float,
     nanoseconds: float,
@@ -957,7 +948,7 @@ def _alike(
         shape = shape_of(name, operands, sequence_length=sequence_length, weights=weights, kernel=kernel)
     elif first.on_stream:
         name = ""
-    explained = tuple(explanations.explain(sizes, shape.expected) for sizes in shape.sizes) if shape else ()
+    explained = tuple(explain(sizes, shape.expected) for sizes in shape.sizes) if shape else ()
     return Alike(
         operator=name,
         kernel=kernel,
@@ -1086,27 +1077,9 @@ def _sentence(share: float, text: str, some: Sequence[Alike]) -> str:
     return f"{share:.0%} of the time are {text} ({'; '.join(examples)})."
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class Retimed:
-    """
-    Times of a graph's tasks at other sizes.
-
-    Parameters
-    ----------
-    duration
-        Nanoseconds; shape (tasks,).
-    doubts
-        Sentences on sizes that are unexplained or ambiguous, on kept times, and on extrapolated ones.
-    unsized_fraction
-        Share of the total time that is kept because its operators have no sizes.
-    """
-
-    duration: Integers
-    doubts: tuple[str, ...]
-    unsized_fraction: float
-
-
-def retime_tasks(graph: ExecutionGraph, before: Sizes, after: Sizes, *, samples: LearnedTimes | None = None) -> Retimed:
+def retime_tasks(
+    graph: ExecutionGraph, before: Sizes, after: Sizes, *, samples: LearnedTimes | None = None
+) -> tuple[Integers, tuple[str, ...], float]:
     r"""
     Time the tasks of a graph at other sizes.
 
@@ -1128,12 +1101,18 @@ def retime_tasks(graph: ExecutionGraph, before: Sizes, after: Sizes, *, samples:
     samples
         Samples of the same machine: sampled matmuls and attention use the ratio of their sampled times instead.
 
+    Returns
+    -------
+    duration, doubts, unsized_fraction
+        Nanoseconds of each task; shape (tasks,). Sentences on sizes that are unexplained or ambiguous, on kept times,
+        and on extrapolated ones. Share of the total time that is kept because its operators have no sizes.
+
     Raises
     ------
     SpecError
         If the models of both jobs have different parts.
     """
-    explanations = Explanations(before, after)
+    explain = build_explainer(before, after)
     tasks, notes = graph.tasks, list[Notes]()
     duration = tasks.duration.copy()
     for number, trace in enumerate(graph.traces):
@@ -1141,13 +1120,13 @@ def retime_tasks(graph: ExecutionGraph, before: Sizes, after: Sizes, *, samples:
         if not len(timed):
             continue
         rows, place = np.unique(tasks.event[timed], return_inverse=True)
-        found, note = _time_rows(trace, rows, explanations, before.sequence_length, samples)
+        found, note = _time_rows(trace, rows, explain, before, after, samples)
         notes.append(note)
         measured = trace.events.duration[rows]
         same = tasks.duration[timed] == measured[place]
         share = found / np.maximum(measured, 1)
         duration[timed] = np.where(same, found[place], np.rint(tasks.duration[timed] * share[place]))
-    return Retimed(duration=duration, doubts=sentences(notes), unsized_fraction=unsized_fraction(notes))
+    return duration, sentences(notes), unsized_fraction(notes)
 
 
 def _find_timed(graph: ExecutionGraph, number: int) -> NDArray[np.intp]:
@@ -1164,18 +1143,18 @@ def _find_timed(graph: ExecutionGraph, number: int) -> NDArray[np.intp]:
 def _time_rows(
     trace: Trace,
     rows: NDArray[np.intp],
-    explanations: Explanations,
-    sequence_length: int,
+    explain: Explain,
+    before: Sizes,
+    after: Sizes,
     samples: LearnedTimes | None,
 ) -> tuple[Integers, Notes]:
     """Time events that are not nested in each other, and note uncertain times."""
     pieces = pieces_of(trace, rows)
-    kinds, kind = alike(trace, pieces, explanations, sequence_length=sequence_length)
+    kinds, kind = alike(trace, pieces, explain, sequence_length=before.sequence_length)
     here = _machine(kinds, on_device=trace.has_device)
     overheads = [here.overhead] * len(kinds) if trace.has_device else _overheads(kinds, here)
-    changes = [
-        _change(one, overhead, here, explanations, samples) for one, overhead in zip(kinds, overheads, strict=True)
-    ]
+    parameters = after.num_parameters / before.num_parameters
+    changes = [_change(one, each, here, parameters, samples) for one, each in zip(kinds, overheads, strict=True)]
     overhead, factor = np.array(changes).T
     own, total = pieces.nanoseconds.to_numpy(), np.zeros(len(rows), dtype=np.int64)
     taken = np.minimum(overhead[kind], own)
@@ -1184,11 +1163,11 @@ def _time_rows(
 
 
 def _change(
-    one: Alike, overhead: float, here: Machine, explanations: Explanations, samples: LearnedTimes | None
+    one: Alike, overhead: float, here: Machine, parameters: float, samples: LearnedTimes | None
 ) -> tuple[float, float]:
     """Return the overhead of an operator, and the factor of the rest of its time: 1 where nothing tells another."""
     if one.shape is None and one.on_weights and one.kernel:
-        return overhead, explanations.parameters
+        return overhead, parameters
     if one.shape is None or not one.changes or not one.works:
         return 0.0, 1.0
     sampled = find_sampled_ratio(one, samples) if samples else None

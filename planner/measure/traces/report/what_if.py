@@ -452,14 +452,14 @@ def _retime(graph: ExecutionGraph, found: Sequence[Parts], jobs: Jobs, doubts: l
     before, after = (sizes_of(each.facts.model, each.facts.workload, each.strategy) for each in (old, new))
     if same_shapes(before, after):
         return graph
-    timed = retime_tasks(graph, before, after, samples=_samples(new.facts))
-    if timed.unsized_fraction > MOST_UNSIZED:
+    retimed, said, unsized_fraction = retime_tasks(graph, before, after, samples=_samples(new.facts))
+    if unsized_fraction > MOST_UNSIZED:
         raise SpecError(
             "the sizes",
-            f"change, but {timed.unsized_fraction:.0%} of the time has no recorded sizes and would not change.",
+            f"change, but {unsized_fraction:.0%} of the time has no recorded sizes and would not change.",
             "Record with record_shapes=True.",
         )
-    doubts.extend(timed.doubts)
+    doubts.extend(said)
     weights = layer_parameters(new.facts.model) / layer_parameters(old.facts.model)
     weights *= old.strategy.tp / new.strategy.tp
     factors = message_factors(graph, before, after, weights=weights)
@@ -468,7 +468,7 @@ def _retime(graph: ExecutionGraph, found: Sequence[Parts], jobs: Jobs, doubts: l
         elements = before.tokens * before.widths[HIDDEN]
         split = tensor_parallel_tasks(graph, found, tp=before.tp, elements=elements)
         factors = np.where(split, _tensor_parallel_factors(graph, jobs, (before, after)), factors)
-    duration = np.where(factors != 1, np.rint(timed.duration * factors), timed.duration).astype(np.int64)
+    duration = np.where(factors != 1, np.rint(retimed * factors), retimed).astype(np.int64)
     changed = replace(graph, tasks=replace(graph.tasks, duration=duration))
     if before.tp == after.tp:
         return changed

@@ -11,7 +11,7 @@ from planner.measure.traces.breakdown import critical_path, difference, is_usabl
 from planner.measure.traces.building import execution_graph
 from planner.measure.traces.change import remove_overlap
 from planner.measure.traces.events import UNKNOWN, Category, Track
-from planner.measure.traces.graph import Dependency, Edges, ExecutionGraph, Kind, RankTrack, Tasks, Waiting
+from planner.measure.traces.graph import Dependency, Edges, ExecutionGraph, Kind, Tasks, Waiting
 from planner.measure.traces.replay import break_circles, replay, take_recorded_times
 from tests.builders_operators import AUTOGRAD, COMPUTE, GPU, SENDING, a_message, one_step
 
@@ -44,7 +44,7 @@ def graph_of(tasks, links) -> ExecutionGraph:
         edges=Edges(
             before=before, after=after, lag=np.zeros(len(before), dtype=np.int64), dependency=dependency.astype(np.int8)
         ),
-        tracks=tuple(RankTrack(0, one) for one in TRACKS),
+        tracks=tuple(replace(one, rank=0) for one in TRACKS),
         names=tuple(f"task {number}" for number in range(len(track))),
         messages=(),
         begins={0: 0},

@@ -36,7 +36,7 @@ def wait_of(made: Recording, name: str):
     (task,) = [task for task, one in enumerate(graph.tasks.name.tolist()) if graph.names[one] == name]
     waiting, target = Waiting(graph.tasks.waiting[task]), int(graph.tasks.waits_for[task])
     if waiting == Waiting.STREAM:
-        return waiting, graph.tracks[target].track.number
+        return waiting, graph.tracks[target].number
     return waiting, graph.names[graph.tasks.name[target]] if waiting == Waiting.TASK else None
 
 

@@ -19,7 +19,7 @@ from planner.measure.traces.breakdown import (
 )
 from planner.measure.traces.building import execution_graph
 from planner.measure.traces.events import UNKNOWN, Blocks, Device, Track
-from planner.measure.traces.graph import Dependency, Edges, ExecutionGraph, Kind, RankTrack, Tasks
+from planner.measure.traces.graph import Dependency, Edges, ExecutionGraph, Kind, Tasks
 from planner.measure.traces.replay import replay, take_recorded_times
 from tests.builders_traces import a_step
 
@@ -136,7 +136,7 @@ def two_streams():
     return ExecutionGraph(
         tasks=Tasks(**{name: np.array(column) for name, column in columns.items()}),
         edges=Edges.build_from_rows([(0, 1, 5, Dependency.EVENT)]),
-        tracks=tuple(RankTrack(0, Track("stream", "0", number)) for number in "78"),
+        tracks=tuple(Track("stream", "0", number, rank=0) for number in "78"),
         names=("before", "after"),
         messages=(),
         begins={0: 0},

@@ -114,9 +114,9 @@ def stream_uses(graph: ExecutionGraph, times: Replayed, rank: int) -> tuple[Stre
         own = graph.tasks.track == number
         if one.rank == rank and own.any():
             use = StreamUse(
-                kind=one.track.kind,
-                process=one.track.process,
-                number=one.track.number,
+                kind=one.kind,
+                process=one.process,
+                number=one.number,
                 num_tasks=int(np.count_nonzero(own)),
                 computation_nanoseconds=_busy(times, own & ~communicates, begin, end),
                 communication_nanoseconds=_busy(times, own & communicates, begin, end),
@@ -580,7 +580,7 @@ def _name(graph: ExecutionGraph, step: Step | None) -> str:
 
 
 def _track(graph: ExecutionGraph, step: Step) -> str:
-    track = graph.tracks[int(graph.tasks.track[step.task])].track
+    track = graph.tracks[int(graph.tasks.track[step.task])]
     return f"{track.kind} {track.number}"
 
 

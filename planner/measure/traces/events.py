@@ -117,11 +117,14 @@ class Track:
         Thread or stream, and its number in the profiler's output.
     process
         Process of a thread, device of a stream, in the profiler's output.
+    rank
+        Rank that it belongs to in a graph of several; ``UNKNOWN`` in a trace, which is of one.
     """
 
     kind: Literal["thread", "stream"]
     process: str
     number: str
+    rank: int = UNKNOWN
 
 
 @record(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,13 +52,6 @@ class Dependency(IntEnum):
     """A change of the graph added it."""
     PROCESSORS = 4
     """A kernel finds no free processor until one on another stream ends."""
-
-
-class RankTrack(NamedTuple):
-    """A track and the rank that it belongs to."""
-
-    rank: int
-    track: Track
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -164,7 +157,7 @@ class ExecutionGraph:
 
     tasks: Tasks
     edges: Edges
-    tracks: tuple[RankTrack, ...]
+    tracks: tuple[Track, ...]
     names: tuple[str, ...]
     messages: tuple[Message, ...]
     begins: Mapping[int, int]
@@ -186,7 +179,7 @@ class ExecutionGraph:
     @property
     def is_on_stream(self) -> NDArray[np.bool_]:
         """Mask of tasks on streams; shape (tasks,)."""
-        return np.array([one.track.kind == "stream" for one in self.tracks], dtype=bool)[self.tasks.track]
+        return np.array([one.kind == "stream" for one in self.tracks], dtype=bool)[self.tasks.track]
 
     def previous(self) -> Integers:
         """Return the task before each one on its track; ``UNKNOWN`` for the first."""

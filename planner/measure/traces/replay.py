@@ -76,9 +76,9 @@ def _streams(graph: ExecutionGraph) -> dict[int, list[int]]:
     """Return the streams on the rank of each thread."""
     of_rank: dict[int, list[int]] = {}
     for number, one in enumerate(graph.tracks):
-        if one.track.kind == "stream":
+        if one.kind == "stream":
             of_rank.setdefault(one.rank, []).append(number)
-    return {number: of_rank.get(one.rank, []) for number, one in enumerate(graph.tracks) if one.track.kind == "thread"}
+    return {number: of_rank.get(one.rank, []) for number, one in enumerate(graph.tracks) if one.kind == "thread"}
 
 
 @record(frozen=True, slots=True)

@@ -25,8 +25,8 @@ from planner.measure.traces.building.streams import (
     queue_track,
     thread_edges,
 )
-from planner.measure.traces.events import UNKNOWN, Category, Integers, Message, Trace
-from planner.measure.traces.graph import Dependency, Edges, ExecutionGraph, Kind, RankTrack, Tasks, Waiting
+from planner.measure.traces.events import UNKNOWN, Category, Integers, Message, Trace, Track
+from planner.measure.traces.graph import Dependency, Edges, ExecutionGraph, Kind, Tasks, Waiting
 from planner.measure.traces.iterations import Iteration, choose_iteration
 from planner.measure.traces.replay import break_circles
 
@@ -102,7 +102,7 @@ class _Builder:
         return ExecutionGraph(
             tasks=tasks,
             edges=edges,
-            tracks=tuple(RankTrack(rank, one) for one in (*self.trace.tracks, *queues)),
+            tracks=tuple(replace(one, rank=rank) for one in (*self.trace.tracks, *queues)),
             names=(*self.trace.names, END_OF_ITERATION),
             messages=self.trace.messages,
             begins={rank: 0},
@@ -336,7 +336,7 @@ def _number(things: Sequence[T], numbers: dict[T, int]) -> Integers:
 def _join_ranks(parts: Sequence[ExecutionGraph]) -> ExecutionGraph:
     names: dict[str, int] = {}
     messages: dict[Message, int] = {}
-    tracks: dict[RankTrack, int] = {}
+    tracks: dict[Track, int] = {}
     tasks: list[Tasks] = []
     edges: list[Edges] = []
     last: dict[int, int] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeAlias
 
@@ -15,7 +15,7 @@ from costmodel.errors import SpecError
 from planner.measure.traces.building.streams import RECORDS, STREAM_WAITS
 from planner.measure.traces.change.layout import Direction, Layout, Pass
 from planner.measure.traces.events import UNKNOWN, Integers, Message, Track
-from planner.measure.traces.graph import Dependency, Edges, ExecutionGraph, Kind, RankTrack, Waiting
+from planner.measure.traces.graph import Dependency, Edges, ExecutionGraph, Kind, Waiting
 from planner.measure.traces.graph import Tasks as Columns
 from planner.measure.traces.iterations import UPDATE_KERNEL
 from planner.measure.traces.structure import Parts, Phase, Role
@@ -205,15 +205,15 @@ class Tasks:
             own = [number for number, one in enumerate(self.graph.tracks) if one.rank == rank]
             last = self.graph.last.get(rank)
             main = int(tasks.track[last]) if last is not None else UNKNOWN
-            threads = [number for number in own if self.graph.tracks[number].track.kind == "thread" and number != main]
+            threads = [number for number in own if self.graph.tracks[number].kind == "thread" and number != main]
             for place, number in enumerate([main, *threads]):
                 found[number] = Track("thread", "", "main" if not place else str(place))
             names: set[str] = set()
             for number in own:
-                if self.graph.tracks[number].track.kind == "thread":
+                if self.graph.tracks[number].kind == "thread":
                     continue
                 rows = np.flatnonzero(tasks.track == number)
-                name = self._purpose(rows.tolist()) or self.graph.tracks[number].track.number
+                name = self._purpose(rows.tolist()) or self.graph.tracks[number].number
                 while name in names:
                     name += "+"
                 names.add(name)
@@ -530,14 +530,14 @@ class Written:
     edges
         Before, after, lag, dependency.
     tracks, messages
-        Numbers of tracks and of messages.
+        Numbers of each rank's tracks and of messages.
     last
         As in :class:`planner.measure.traces.graph.ExecutionGraph`.
     """
 
     rows: list[dict[str, int]] = field(default_factory=list)
     edges: list[tuple[int, int, int, int]] = field(default_factory=list)
-    tracks: dict[RankTrack, int] = field(default_factory=dict)
+    tracks: dict[tuple[int, Track], int] = field(default_factory=dict)
     messages: dict[Message, int] = field(default_factory=dict)
     last: dict[int, int] = field(default_factory=dict)
 
@@ -557,7 +557,7 @@ class Written:
         rows, old = columns.pop("source"), source.tasks
         known = rows != UNKNOWN
         names = (*source.names, "message between stages or replicas")
-        begins = dict.fromkeys((one.rank for one in self.tracks), 0)
+        begins = dict.fromkeys((rank for rank, _ in self.tracks), 0)
         return ExecutionGraph(
             tasks=Columns.build(
                 len(rows),
@@ -569,7 +569,7 @@ class Written:
                 **columns,
             ),
             edges=Edges.build_from_rows(self.edges),
-            tracks=tuple(self.tracks),
+            tracks=tuple(replace(track, rank=rank) for rank, track in self.tracks),
             names=names,
             messages=tuple(self.messages),
             begins=begins,
@@ -646,13 +646,13 @@ class RankWriter:
         number = self.number_of(track)
         of_message = self.written.number_of(message)
         one = self.written.add(track=number, duration=duration, gap=0, message=of_message, collective=collective)
-        tracks = list(self.written.tracks)
+        kinds = [each.kind for _, each in self.written.tracks]
         for kind in ("thread", "stream"):
             before = [
                 there[-1]
                 for number, there in self.on_track.items()
                 if there
-                and tracks[number].track.kind == kind
+                and kinds[number] == kind
                 and (kind == "thread" or "message" not in self.written.rows[there[-1]])
             ]
             if before:
@@ -662,7 +662,7 @@ class RankWriter:
 
     def number_of(self, track: Track) -> int:
         """Return the number of a track of this rank."""
-        return self.written.tracks.setdefault(RankTrack(self.rank, track), len(self.written.tracks))
+        return self.written.tracks.setdefault((self.rank, track), len(self.written.tracks))
 
     def _copy(self, task: int, scale: float) -> int:
         columns = self.tasks.graph.tasks

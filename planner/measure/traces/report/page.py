@@ -98,7 +98,7 @@ def timeline_of(report: Replay, one: RankReplay) -> dict[str, Any]:
     return {
         "tick": tick / 1e9,
         "end": end / 1e9,
-        "rows": [[track_text(graph.tracks[row].track), number] for row, number in zip(rows, counts, strict=True)],
+        "rows": [[track_text(graph.tracks[row]), number] for row, number in zip(rows, counts, strict=True)],
         "tasks": len(tasks),
         "left_out": [len(left_out), int((report.measured.end - report.measured.start)[left_out].sum()) / 1e9],
         **{name: _side(graph, times, shown, tick, one.rank) for name, times in both.items()},
@@ -113,7 +113,7 @@ def _rows(graph: ExecutionGraph, rank: int) -> list[int]:
     used = np.bincount(graph.tasks.track, weights=graph.tasks.duration, minlength=len(graph.tracks))
     counts = np.bincount(graph.tasks.track, minlength=len(graph.tracks))
     own = [number for number, one in enumerate(graph.tracks) if one.rank == rank and counts[number]]
-    return sorted(own, key=lambda number: (graph.tracks[number].track.kind, -used[number]))
+    return sorted(own, key=lambda number: (graph.tracks[number].kind, -used[number]))
 
 
 def _longest(report: Replay, tasks: Integers, most: int) -> tuple[Integers, Integers]:
@@ -304,7 +304,7 @@ def side_by_side(report: Replay) -> Trace:
     sides = []
     for number, (name, times) in enumerate((("measured", report.measured), ("replayed", report.replayed))):
         sides.append(_side_events(graph, times, number, first_track=len(tracks)))
-        tracks += [_track(name, rank, track) for rank, track in graph.tracks]
+        tracks += [_track(name, track) for track in graph.tracks]
     sides.append(_path_events(report, track=len(tracks)))
     tracks.append(Track(kind="thread", process=f"replayed rank {report.critical_path.rank}", number="critical path"))
     return Trace(
@@ -320,10 +320,10 @@ def side_by_side(report: Replay) -> Trace:
     )
 
 
-def _track(side: str, rank: int, track: Track) -> Track:
+def _track(side: str, track: Track) -> Track:
     where = f" {track.process}" if track.kind == "stream" else ""
     kind = " device" if track.kind == "stream" else ""
-    return Track(kind=track.kind, process=f"{side} rank {rank}{kind}{where}", number=track.number)
+    return Track(kind=track.kind, process=f"{side} rank {track.rank}{kind}{where}", number=track.number)
 
 
 def _side_events(graph: ExecutionGraph, times: Replayed, number: int, *, first_track: int) -> Events:

@@ -150,12 +150,12 @@ class _Builder:
 
     def _waits(self, number: int, duration: Integers) -> tuple[NDArray[np.int8], Integers, Integers]:
         waiting, waits_for = np.zeros(number, dtype=np.int8), np.full(number, UNKNOWN)
-        for row, wait in self.waits.by_row.items():
-            target = int(self.task_of_place[wait.target]) if wait.of == Waiting.TASK else wait.target
+        for row, (of, awaited, own) in self.waits.by_row.items():
+            target = int(self.task_of_place[awaited]) if of == Waiting.TASK else awaited
             task = self.task_of_row[row]
-            duration[task] = wait.duration
-            if wait.of != Waiting.TASK or target != UNKNOWN:
-                waiting[task], waits_for[task] = wait.of, target
+            duration[task] = own
+            if of != Waiting.TASK or target != UNKNOWN:
+                waiting[task], waits_for[task] = of, target
         return waiting, waits_for, duration
 
     def _stream_gaps(self) -> Integers:

@@ -6,7 +6,7 @@ from bisect import bisect_left as bisect
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -413,23 +413,14 @@ def _quantile(numbers: Integers, quantile: float) -> int:
 
 
 # --- threads -------------------------------------------------------------------------------------------------
-class HostWait(NamedTuple):
-    """
-    A call that waits.
+HostWait: TypeAlias = tuple[Waiting, int, int]
 
-    Parameters
-    ----------
-    of
-        Kind of the awaited object.
-    target
-        Track of an awaited stream, or place of an awaited task in :class:`Streams`; else ``UNKNOWN``.
-    duration
-        Nanoseconds of the call without the wait: from the end of the awaited task, or all of it.
-    """
+"""
+A call that waits: kind of the awaited object, its target, and nanoseconds of the call without the wait.
 
-    of: Waiting
-    target: int
-    duration: int
+The target is the track of a stream, or the place of a task in :class:`Streams`; else ``UNKNOWN``. The nanoseconds are
+from the end of the awaited task, or all of the call.
+"""
 
 
 class HostWaits:
@@ -567,7 +558,7 @@ class HostWaits:
             self.early.add(row)
         if awaited > end or (target == UNKNOWN and of != Waiting.DEVICE):
             return None
-        return HostWait(of, target, end - max(start, awaited))
+        return of, target, end - max(start, awaited)
 
 
 BLOCKED_FRACTION = 0.5

@@ -26,7 +26,7 @@ from planner.measure.calibrate.advice import Discrepancy, distances, greedy, joi
 from planner.measure.calibrate.calibrate import base_name, choose_fit, movable, stack_fit, try_fits
 from planner.measure.calibrate.cases import Array, Predictor, log_measured_seconds, seconds_of
 from planner.measure.calibrate.constants import Constant, prior_factors, replace_constants
-from planner.measure.calibrate.fit import Candidate, Fit, mean_error, priors_of
+from planner.measure.calibrate.fit import Candidates, Fit, mean_error, priors_of
 from planner.measure.calibrate.published import FEWEST_STACKS, Gain, Worth, models_of
 from planner.measure.runs.predictions import Case, Prediction, find_unreported_recompute, predictions
 
@@ -270,7 +270,7 @@ class Trial:
     others: Sequence[int]
     predictor: Linear
     slopes: Array
-    found: tuple[Candidate, ...]
+    found: Candidates
 
     @property
     def models(self) -> Models:
@@ -350,9 +350,9 @@ def summarize_gains(found: Sequence[Trial], *, without: str = "") -> Iterator[Ga
     of = defaultdict[tuple[Models, int, float], dict[str, list[float]]](lambda: defaultdict(list))
     for trial in found:
         if trial.chosen == "any" and trial.stack.source != without:
-            for one in trial.found if len(trial.found) > 1 else ():
-                gain = max(1 - trial.after(one.found) / trial.before, -MOST_GAIN)
-                of[trial.models, len(trial.own), one.share][trial.stack.name].append(gain)
+            for share, (fitted, _) in trial.found.items() if len(trial.found) > 1 else ():
+                gain = max(1 - trial.after(fitted) / trial.before, -MOST_GAIN)
+                of[trial.models, len(trial.own), share][trial.stack.name].append(gain)
     for (models, runs, share), by_stack in of.items():
         if len(by_stack) >= FEWEST_STACKS:
             means = [np.mean(gains) for gains in by_stack.values()]

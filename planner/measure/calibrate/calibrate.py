@@ -32,7 +32,7 @@ from planner.measure.calibrate.cases import (
 from planner.measure.calibrate.constants import Constant, around, calibration_fields, constants
 from planner.measure.calibrate.fit import (
     NOISE,
-    Candidate,
+    Candidates,
     Fit,
     Priors,
     candidates,
@@ -361,20 +361,17 @@ def stack_fit(
     return predictor, start, *choose_fit(try_fits(predictor, start), timed, start, gains)
 
 
-def try_fits(predictor: Predictor, start: Fit) -> tuple[Candidate, ...]:
+def try_fits(predictor: Predictor, start: Fit) -> Candidates:
     """Return the fits to choose from; one, with nothing held out, where all runs are of one configuration."""
     if is_alone(predictor.cases):
-        found = fit_share(predictor, start, run_weights, SHARE_OF_ONE)
-        return (Candidate(share=SHARE_OF_ONE, found=found, left_out=np.zeros(0)),)
+        return {SHARE_OF_ONE: (fit_share(predictor, start, run_weights, SHARE_OF_ONE), np.zeros(0))}
     return candidates(predictor, start, run_weights, folds=fold_rows(predictor.cases))
 
 
-def choose_fit(
-    found: Sequence[Candidate], timed: Sequence[Case], start: Fit, gains: Sequence[Gain]
-) -> tuple[Fit, Array]:
+def choose_fit(found: Candidates, timed: Sequence[Case], start: Fit, gains: Sequence[Gain]) -> tuple[Fit, Array]:
     """Return the fit that other runs are expected to gain by, and the errors of held-out runs."""
     if is_alone(timed):
-        return found[0].found, found[0].left_out
+        return found[SHARE_OF_ONE]
     return choose_useful(found, start, folds=fold_rows(timed), gains=gains_of(gains, timed))
 
 

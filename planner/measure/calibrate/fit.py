@@ -193,24 +193,13 @@ SHARES = (0.25, 0.5, 1.0)
 """Shares of the priors' widths by which constants may move."""
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class Candidate:
-    """
-    A fit with a share of the priors' widths.
+Candidates: TypeAlias = Mapping[float, tuple[Fit, Array]]
 
-    Parameters
-    ----------
-    share
-        The share.
-    found
-        The fit.
-    left_out
-        Logarithms of predicted over measured seconds of every row, by fits to the other folds.
-    """
+"""
+Fits with a share of the priors' widths, by the share.
 
-    share: float
-    found: Fit
-    left_out: Array
+Beside each the logarithms of predicted over measured seconds of every row, by fits to the other folds.
+"""
 
 
 def fit_share(predictor: Predictor, start: Fit, weights: Weights, share: float) -> Fit:
@@ -236,21 +225,19 @@ def _narrow(predictor: Predictor, share: float) -> Priors:
     return replace(priors, sigma=share * priors.sigma)
 
 
-def candidates(
-    predictor: Predictor, start: Fit, weights: Weights, *, folds: NDArray[np.int64]
-) -> tuple[Candidate, ...]:
+def candidates(predictor: Predictor, start: Fit, weights: Weights, *, folds: NDArray[np.int64]) -> Candidates:
     """Fit constants with each share of their priors' widths, and predict held-out rows with it."""
     measured, reach = log_measured_seconds(predictor.cases), find_reach(start)
-    found = []
+    found = {}
     for share in SHARES:
         fitted, priors = fit_share(predictor, start, weights, share), _narrow(predictor, share)
         left_out = predict_left_out(predictor, fitted, weights, priors, folds=folds, reach=reach)
-        found.append(Candidate(share=share, found=fitted, left_out=left_out - measured))
-    return tuple(found)
+        found[share] = fitted, left_out - measured
+    return found
 
 
 def choose_useful(
-    found: Sequence[Candidate], start: Fit, *, folds: NDArray[np.int64], gains: Mapping[float, Gain]
+    found: Candidates, start: Fit, *, folds: NDArray[np.int64], gains: Mapping[float, Gain]
 ) -> tuple[Fit, Array]:
     """
     Choose the fit with the largest gain on rows not fitted, less its standard deviation; else the catalog's constants.
@@ -269,11 +256,11 @@ def choose_useful(
     et al., "Classification and Regression Trees", 1984: a model must gain more than a standard error.
     """
     best, left_out, most = start, start.residuals, 0.0
-    for one in found:
-        gain, error = gain_of(start.residuals, one.left_out, folds)
-        useful = gains[one.share].narrow(gain, error)
+    for share, (fitted, errors) in found.items():
+        gain, error = gain_of(start.residuals, errors, folds)
+        useful = gains[share].narrow(gain, error)
         if gain > 0 and useful > most:
-            best, left_out, most = one.found, one.left_out, useful
+            best, left_out, most = fitted, errors, useful
     return best, left_out
 
 

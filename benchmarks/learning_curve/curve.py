@@ -22,7 +22,7 @@ from costmodel import catalog
 from costmodel.record import record
 from planner.jobs.cluster import Fitted
 from planner.jobs.run_jobs import References
-from planner.measure.calibrate.advice import Discrepancy, distances, greedy, joint_covariance
+from planner.measure.calibrate.advice import distances, greedy, joint_covariance
 from planner.measure.calibrate.calibrate import base_name, choose_fit, movable, stack_fit, try_fits
 from planner.measure.calibrate.cases import Array, Predictor, log_measured_seconds, seconds_of
 from planner.measure.calibrate.constants import Constant, prior_factors, replace_constants
@@ -587,8 +587,7 @@ def spread_lines(stacks: Sequence[Stack]) -> Iterator[str]:
     seen = [(stack.source, _seen(stack)) for stack in stacks]
     yield f"{'without':<60} {'model':>7} {'layout':>7} {'reach':>7} {'repeat':>7}"
     for source in ("", *dict.fromkeys(name for name, _ in seen)):
-        found = likeliest([one for name, one in seen if name != source])
-        numbers = (found.model, found.layout, found.reach, found.repeat)
+        numbers = likeliest([one for name, one in seen if name != source])
         yield f"{source[:58] or '(nothing)':<60} " + " ".join(f"{number:>7.3f}" for number in numbers)
 
 
@@ -605,9 +604,9 @@ def _seen(stack: Stack) -> _Seen:
     )
 
 
-def likeliest(seen: Sequence[_Seen]) -> Discrepancy:
+def likeliest(seen: Sequence[_Seen]) -> list[float]:
     r"""
-    Maximise the likelihood of the surprises of stacks, normal with the covariance of a calibration's design.
+    Return the deviations of the likeliest surprises of stacks, normal with the covariance of a calibration's design.
 
     .. math:: \sum_s w_s \left(\tfrac12 r^T K^{-1} r + \tfrac12 \log |K|\right)
     """
@@ -624,5 +623,5 @@ def likeliest(seen: Sequence[_Seen]) -> Discrepancy:
             total += share * float(white @ white / 2 + np.log(np.diag(lower)).sum())
         return total
 
-    model, layout, reach, repeat = np.exp(minimize(cost, begin, method="L-BFGS-B").x).tolist()
-    return Discrepancy(model=model, layout=layout, reach=reach, repeat=repeat)
+    found: list[float] = np.exp(minimize(cost, begin, method="L-BFGS-B").x).tolist()
+    return found

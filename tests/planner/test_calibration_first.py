@@ -8,7 +8,18 @@ import numpy as np
 import pytest
 
 from planner.jobs.run_jobs import references
-from planner.measure.calibrate.advice import PUBLISHED, distances, greedy, joint_covariance, measure_first, measure_run
+from planner.measure.calibrate.advice import (
+    FALLS_OVER,
+    OF_LAYOUT,
+    OF_MODEL,
+    OF_RUN,
+    common_covariance,
+    distances,
+    greedy,
+    joint_covariance,
+    measure_first,
+    measure_run,
+)
 from planner.measure.calibrate.constants import constants
 from planner.measure.calibrate.published import comparable, learning_curve, models_of
 from planner.measure.runs.predictions import Case, cases
@@ -30,7 +41,7 @@ def test_the_run_that_most_others_share_is_first():
 
     order, errors = greedy(whole)
 
-    noise = PUBLISHED.repeat**2
+    noise = OF_RUN**2
     left = 0.1**2 * noise / (0.1**2 + noise)  # A prior of 10 % and one measurement.
     assert (order[0] in (1, 2), order[1]) == (True, 0)
     assert errors[0] == pytest.approx(sqrt(0.1**2 + noise))
@@ -41,18 +52,18 @@ def test_a_measured_run_is_known_up_to_its_noise():
     """Precisions add up."""
     after = measure_run(np.array([[0.1**2]]), 0)
 
-    assert after[0, 0] == pytest.approx(1 / (1 / 0.1**2 + 1 / PUBLISHED.repeat**2))
+    assert after[0, 0] == pytest.approx(1 / (1 / 0.1**2 + 1 / OF_RUN**2))
 
 
 def test_runs_share_what_formulas_lack_the_more_the_nearer_they_are(tmp_path):
     """The same model with tp 2 and 8, which is two doublings, and another model, which shares nothing."""
     rows = cases_of(tmp_path, {}, {"strategy.tp": "8"}, {"model": "llama2-7b", "training.sequence_length": "4096"})
 
-    apart, common = distances(rows), PUBLISHED.covariance(rows)
+    apart, common = distances(rows), common_covariance(rows)
 
-    near = PUBLISHED.model**2 + PUBLISHED.layout**2 * exp(-apart[0, 1] / PUBLISHED.reach)
+    near = OF_MODEL**2 + OF_LAYOUT**2 * exp(-apart[0, 1] / FALLS_OVER)
     assert apart[0, 1] >= 2
-    assert common[0, 0] == pytest.approx(PUBLISHED.model**2 + PUBLISHED.layout**2)
+    assert common[0, 0] == pytest.approx(OF_MODEL**2 + OF_LAYOUT**2)
     assert common[0, 1] == pytest.approx(near)
     assert common[0, 2] == common[1, 2] == 0
 

@@ -18,43 +18,32 @@ from planner.measure.calibrate.constants import Constant
 from planner.measure.calibrate.fit import priors_of
 from planner.measure.runs.predictions import Case, case
 
+OF_MODEL, OF_LAYOUT, FALLS_OVER, OF_RUN = 0.057, 0.060, 2.6, 0.029
 
-@record(frozen=True, kw_only=True, slots=True)
-class Discrepancy:
+"""
+Standard deviations of the logarithm of measured over predicted time that constants leave on an unseen stack.
+
+Of all runs of one model, of its layouts, with the distance over which what they share falls to 1/e, and of one run: the
+likeliest ones of the published stacks (``python -m benchmarks.learning_curve --spread``).
+"""
+
+
+def common_covariance(runs: Sequence[Case]) -> Array:
     r"""
-    Standard deviations of the logarithm of measured over predicted time that constants leave on an unseen stack.
+    Return the common covariance of runs on an unseen stack, without the noise of each; shape (runs, runs).
 
-    .. math:: \mathrm{cov}(i, j) = [m_i = m_j] (\sigma_m^2 + \sigma_l^2 e^{-d_{ij} / \ell}) + [i = j] \sigma^2
+    .. math:: [m_i = m_j] (\sigma_m^2 + \sigma_l^2 e^{-d_{ij} / \ell})
 
-    Parameters
-    ----------
-    model
-        Common to all runs of one model.
-    layout, reach
-        Deviation of its layouts, and the distance over which it falls to 1/e: a doubled degree, or a changed feature,
-        is 1.
-    repeat
-        Deviation of one run.
+    A doubled degree, or a changed feature, is a distance of 1.
 
     References
     ----------
     Kennedy and O'Hagan, "Bayesian calibration of computer models", 2001: constants and a discrepancy, fitted together.
-    The numbers are the likeliest ones of the published stacks: ``python -m benchmarks.learning_curve --spread``.
     """
+    names = np.array([one.facts.model.name for one in runs])
+    is_same = names[:, None] == names
+    return np.asarray(is_same * (OF_MODEL**2 + OF_LAYOUT**2 * np.exp(-distances(runs) / FALLS_OVER)))
 
-    model: float = 0.057
-    layout: float = 0.060
-    reach: float = 2.6
-    repeat: float = 0.029
-
-    def covariance(self, runs: Sequence[Case]) -> Array:
-        """Return the common covariance of runs, without the noise of each; shape (runs, runs)."""
-        names = np.array([one.facts.model.name for one in runs])
-        is_same = names[:, None] == names
-        return np.asarray(is_same * (self.model**2 + self.layout**2 * np.exp(-distances(runs) / self.reach)))
-
-
-PUBLISHED = Discrepancy()
 
 DOUBLED = ("tp", "pp", "cp", "ep", "mbs", "vpp")
 
@@ -123,15 +112,15 @@ def joint_covariance(runs: Sequence[Case], slopes: Array, sigma: Array) -> Array
     .. math:: K = J S J^T + D
 
     J: slopes by the constants; S: their prior variances; D: errors of the formulas
-    (:meth:`planner.measure.calibrate.advice.Discrepancy.covariance`).
+    (:func:`common_covariance`).
     """
     reach = slopes * sigma
-    return np.asarray(reach @ reach.T + PUBLISHED.covariance(runs))
+    return np.asarray(reach @ reach.T + common_covariance(runs))
 
 
 def residual_covariance(runs: Sequence[Case], timed: Sequence[Case]) -> Array:
     """Return the covariance that constants do not explain, after other runs were measured; shape (runs, runs)."""
-    whole = PUBLISHED.covariance([*timed, *runs])
+    whole = common_covariance([*timed, *runs])
     for row in range(len(timed)):
         whole = measure_run(whole, row)
     return whole[len(timed) :, len(timed) :]
@@ -140,7 +129,7 @@ def residual_covariance(runs: Sequence[Case], timed: Sequence[Case]) -> Array:
 def measure_run(whole: Array, row: int) -> Array:
     """Return the covariance after one run is measured."""
     column = whole[:, row]
-    return np.asarray(whole - np.outer(column, column) / (whole[row, row] + PUBLISHED.repeat**2))
+    return np.asarray(whole - np.outer(column, column) / (whole[row, row] + OF_RUN**2))
 
 
 def greedy(whole: Array) -> tuple[list[int], tuple[float, ...]]:
@@ -154,7 +143,7 @@ def greedy(whole: Array) -> tuple[list[int], tuple[float, ...]]:
     left, order = list(range(len(whole))), []
     errors = [_deviation(whole)]
     while left:
-        gains = (whole[:, left] ** 2).sum(axis=0) / (whole[left, left] + PUBLISHED.repeat**2)
+        gains = (whole[:, left] ** 2).sum(axis=0) / (whole[left, left] + OF_RUN**2)
         best = left.pop(int(gains.argmax()))
         order.append(best)
         whole = measure_run(whole, best)
@@ -164,7 +153,7 @@ def greedy(whole: Array) -> tuple[list[int], tuple[float, ...]]:
 
 def _deviation(whole: Array) -> float:
     """Return the root of the mean variance, including the noise of a measurement."""
-    return float(np.sqrt(np.diag(whole).mean() + PUBLISHED.repeat**2))
+    return float(np.sqrt(np.diag(whole).mean() + OF_RUN**2))
 
 
 MOST_CANDIDATES = 60

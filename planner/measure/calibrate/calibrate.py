@@ -20,7 +20,7 @@ from planner.jobs.cluster import device_of
 from planner.jobs.document import nest_entries
 from planner.jobs.run_jobs import PLANNED, References, RejectedRow
 from planner.jobs.run_jobs import read as read_runs
-from planner.measure.calibrate.advice import PUBLISHED, Advice, First, advice, measure_first
+from planner.measure.calibrate.advice import OF_LAYOUT, OF_MODEL, OF_RUN, Advice, First, advice, measure_first
 from planner.measure.calibrate.cases import (
     LEAST_SENSITIVITY,
     Array,
@@ -375,7 +375,7 @@ def choose_fit(found: Candidates, timed: Sequence[Case], start: Fit, gains: Sequ
     return choose_useful(found, start, folds=fold_rows(timed), gains=gains_of(gains, timed))
 
 
-SHARE_OF_ONE = NOISE / float(np.hypot(PUBLISHED.layout, PUBLISHED.repeat))
+SHARE_OF_ONE = NOISE / float(np.hypot(OF_LAYOUT, OF_RUN))
 """
 Share of the priors' widths for one configuration: beside it no other tells the scatter of layouts from the constants.
 
@@ -558,7 +558,7 @@ def _part(logs: Array) -> list[NDArray[np.int64]]:
     return sorted(map(np.sort, sides), key=len)
 
 
-SCATTER = float(np.linalg.norm([PUBLISHED.model, PUBLISHED.layout, PUBLISHED.repeat]))
+SCATTER = float(np.linalg.norm([OF_MODEL, OF_LAYOUT, OF_RUN]))
 """Standard deviation of the logarithm of measured over predicted time of runs on a published stack."""
 
 

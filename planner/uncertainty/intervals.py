@@ -431,19 +431,24 @@ def find_weighted_quantile(values: np.ndarray, weights: np.ndarray, level: float
 @record(frozen=True, kw_only=True, slots=True)
 class Interval:
     """
-    Interval of a measured step time, with a probability of ``COVERAGE``.
+    Interval of a measured step time.
 
     Parameters
     ----------
-    low_seconds, high_seconds
-        Its ends.
+    low_seconds
+        Its lower end.
+    high_seconds
+        Its upper end.
     basis
-        Runs whose errors give the interval.
+        Measured runs that the interval comes from.
+    probability
+        Share of measured steps that lie between the ends.
     """
 
     low_seconds: float
     high_seconds: float
     basis: str
+    probability: float = COVERAGE
 
 
 NORMAL_80 = 1.2816

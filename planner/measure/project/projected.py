@@ -287,15 +287,6 @@ def project_plan(found: Anchor, problem: Problem, plan: Plan) -> tuple[Plan, str
 
 
 # --- JSON and text -------------------------------------------------------------------------------------------
-class ProjectedIntervalRecord(Record):
-    """Interval of the measured step."""
-
-    low_seconds: Figure = entry("Its lower end.")
-    high_seconds: Figure = entry("Its upper end.")
-    basis: str = entry("Measured runs that the interval comes from.")
-    probability: Figure = entry("Share of measured steps that lie between the ends.")
-
-
 class SmallRunRecord(Record):
     """One small run, measured and predicted."""
 
@@ -307,12 +298,7 @@ class SmallRunRecord(Record):
     model_bytes: Figure = entry("Peak predicted without them, as the measurement would see it.")
     noise: Figure = entry("Standard deviation of the logarithm with which its time applies to the job.")
     differences: list[str] = entry("Differences from the job beyond its size.")
-    doubts: list[str] = entry("Doubts about the run.")
-
-    @classmethod
-    def build(cls, one: AnchorRun) -> SmallRunRecord:
-        """Build the record of a run."""
-        return cls.read(one, differences=list(one.differences), doubts=list(one.case.run.doubts))
+    doubts: list[str] = entry("Doubts about the run.", "case.run.doubts")
 
 
 class ProjectionRecord(Record):
@@ -320,7 +306,7 @@ class ProjectionRecord(Record):
 
     step_seconds: Figure = entry("The projected step.")
     step_seconds_of_model: Figure = entry("The step without the small runs.", "model.plan.step_seconds")
-    interval: ProjectedIntervalRecord = entry("Interval of the measured step.")
+    interval: Interval = entry("Interval of the measured step.")
     measured_fraction: Figure = entry("Share of the step's seconds that was measured directly.")
     noise: Figure = entry("Standard deviation of the logarithm of repeated runs.", "anchor.noise")
     open_deviation: Figure = entry("Standard deviation of the logarithm from uncertain constants.")
@@ -329,21 +315,14 @@ class ProjectionRecord(Record):
     most_peak_bytes: Figure | None = entry("Upper bound of the peak; null where no peak was measured.")
     memory_bytes: Figure = entry("Memory of a device.", "report.plan.memory_bytes")
     parts: list[ProjectedPart] = entry("The job's step, line by line.")
-    small_runs: list[SmallRunRecord] = entry("The small runs.")
-    constants: list[Moved] = entry("The constants that changed.")
+    small_runs: list[SmallRunRecord] = entry("The small runs.", "anchor.runs")
+    constants: list[Moved] = entry("The constants that changed.", "anchor.moved")
     advice: list[str] = entry("Advice on further small runs.")
 
     @classmethod
     def build(cls, found: Projection) -> ProjectionRecord:
         """Build the record of a projection."""
-        return cls.read(
-            found,
-            interval=ProjectedIntervalRecord.read(found.interval, probability=COVERAGE),
-            parts=list(found.parts),
-            small_runs=[SmallRunRecord.build(one) for one in found.anchor.runs],
-            constants=list(found.anchor.moved),
-            advice=list(advice_lines(found.anchor)),
-        )
+        return cls.read(found, advice=list(advice_lines(found.anchor)))
 
 
 def advice_lines(found: Anchor) -> Iterator[str]:

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.record import record
@@ -25,13 +25,6 @@ MAX_COUNT = 10**7
 MAX_LAYERS = 4096
 
 """Largest number of layers, as in :class:`costmodel.facts.model.Model`."""
-
-
-class Switch(NamedTuple):
-    """A flag: the key that sets it (empty: no key does) and its value without the key."""
-
-    key: str
-    default: bool
 
 
 SPELLINGS: dict[str, tuple[str, ...]] = {
@@ -239,13 +232,13 @@ class Config:
         present = [key for key in SPELLINGS[concept] if key in self.mapping]
         return [key for key in present if self.mapping[key] is not None] or (present or [SPELLINGS[concept][0]])[:1]
 
-    def flag(self, switch: Switch) -> bool:
-        """Return the value of a switch."""
-        value = self.mapping.get(switch.key) if switch.key else None
+    def flag(self, key: str, default: bool = False) -> bool:
+        """Return the value of a flag, of an empty key the default."""
+        value = self.mapping.get(key) if key else None
         if value is None:
-            return switch.default
+            return default
         if not isinstance(value, bool):
-            raise self.error(switch.key, f"expected true or false, got {shown(value)}.")
+            raise self.error(key, f"expected true or false, got {shown(value)}.")
         return value
 
     def items(self, key: str) -> list[Any] | None:

@@ -11,18 +11,22 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeAlias, get_type_hints
 
 import yaml
 from pydantic import ValidationError
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.model import Attention, Experts, Indexer, LatentAttention, Layer, Model, Numerics
-from costmodel.models.config_json import MAX_LAYERS, SPELLINGS, Config, Switch
+from costmodel.models.config_json import MAX_LAYERS, SPELLINGS, Config
 from costmodel.record import adapter_of, record
 from costmodel.validation import shown
 
-OFF, ON = Switch("", False), Switch("", True)
+Switch: TypeAlias = tuple[str, bool]
+"""A flag: the key that sets it (empty: no key does) and its value without the key."""
+
+OFF: Switch = ("", False)
+ON: Switch = ("", True)
 
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The C parser where PyYAML was built with it: ten times faster, the same result."""
@@ -271,17 +275,17 @@ class Family:
 def _falcon(config: Config) -> dict[str, Any]:
     """Return the fields of a Falcon generation (transformers, ``FalconDecoderLayer`` and ``FalconAttention``)."""
     is_new, parallel = (
-        config.flag(Switch("new_decoder_architecture", False)),
-        config.flag(Switch("parallel_attn", True)),
+        config.flag("new_decoder_architecture"),
+        config.flag("parallel_attn", True),
     )
-    one_head = config.flag(Switch("multi_query", True))
+    one_head = config.flag("multi_query", True)
     heads = config.count("num_heads")
     norms = config.integer("num_ln_in_parallel_attn", at_least=1, at_most=2, default=2 if is_new else 1)
-    alibi = config.flag(Switch("alibi", False))
+    alibi = config.flag("alibi")
     return {
         "kv_heads": config.count("num_kv_heads", default=heads) if is_new else 1 if one_head else heads,
         "num_norms": norms if parallel else 2,
-        "parallel_blocks": Switch("", is_new or parallel),
+        "parallel_blocks": ("", is_new or parallel),
         "rotary": not alibi,
         "extras": ALIBI if alibi else "",
     }
@@ -297,13 +301,13 @@ def _granite_hybrid(config: Config) -> dict[str, Any]:
 
 def _hyperclovax(config: Config) -> dict[str, Any]:
     """Return the fields of HyperCLOVA X, which may have a norm after each block."""
-    return {"num_norms": 4 if config.flag(Switch("use_post_norm", True)) else 2}
+    return {"num_norms": 4 if config.flag("use_post_norm", True) else 2}
 
 
 def _falcon_h1(config: Config) -> dict[str, Any]:
     """Check the biases of Falcon-H1's Mamba blocks, and that their width is said."""
     config.integer("mamba_d_ssm" if config.mapping.get("mamba_d_ssm") is not None else "mamba_expand", at_least=1)
-    if config.flag(Switch("projectors_bias", False)) != config.flag(Switch("mamba_proj_bias", False)):
+    if config.flag("projectors_bias") != config.flag("mamba_proj_bias"):
         raise config.error("projectors_bias", "means a bias after only one of the projections, which is not modelled.")
     return {}
 
@@ -317,7 +321,7 @@ def _jamba(config: Config) -> dict[str, Any]:
 def _lfm2(config: Config) -> dict[str, Any]:
     """Return the feed-forward width of LFM2: two thirds of its key, times a factor, rounded up to a multiple."""
     width = config.count("ffn_hidden_size")
-    if not config.flag(Switch("block_auto_adjust_ff_dim", True)):
+    if not config.flag("block_auto_adjust_ff_dim", True):
         return {"ffn_width": width}
     factor = config.mapping.get("block_ffn_dim_multiplier", 1.0)
     if factor is None:
@@ -330,12 +334,12 @@ def _lfm2(config: Config) -> dict[str, Any]:
 
 def _stablelm(config: Config) -> dict[str, Any]:
     """Return the fields of StableLM, whose parallel blocks share one norm."""
-    return {"num_norms": 1 if config.flag(Switch("use_parallel_residual", False)) else 2}
+    return {"num_norms": 1 if config.flag("use_parallel_residual") else 2}
 
 
 def _gpt_bigcode(config: Config) -> dict[str, Any]:
     """Return the fields of GPT-BigCode (StarCoder): one key head, or as many as query heads."""
-    return {"kv_heads": 1 if config.flag(Switch("multi_query", True)) else config.count("num_heads")}
+    return {"kv_heads": 1 if config.flag("multi_query", True) else config.count("num_heads")}
 
 
 def _olmo_hybrid(config: Config) -> dict[str, Any]:
@@ -381,7 +385,7 @@ def _gemma4(config: Config) -> dict[str, Any]:
         config.integer("hidden_size_per_layer_input")  # the class has 256 without the key
     if config.mapping.get("use_bidirectional_attention") not in (None, "vision"):
         raise config.error("use_bidirectional_attention", "means attention to later tokens, which is not modelled.")
-    has_experts = config.flag(Switch("enable_moe_block", False))
+    has_experts = config.flag("enable_moe_block")
     return {"experts": has_experts, "num_norms": 7 if has_experts else 4}
 
 
@@ -497,7 +501,7 @@ def family_from_row(row: Mapping[str, Any], where: str) -> tuple[str, Family]:
         Dotted path of the row, for messages.
 
     >>> family_from_row({"like": "qwen3_moe", "sinks": "all", "qkv_bias": "use_bias"}, "model.family")[1].qkv_bias
-    Switch(key='use_bias', default=False)
+    ('use_bias', False)
     """
     own = dict(row)
     name = own.pop("like", None)
@@ -514,8 +518,8 @@ def _change_family(base: Family, row: Mapping[str, Any], where: str, without: Co
     for name, value in row.items():
         if name not in allowed:
             raise SpecError(f"{where}.{name}", "no such entry.", did_you_mean(str(name), allowed))
-        if types[name] is Switch and isinstance(value, bool | str):
-            value = Switch("", value) if isinstance(value, bool) else Switch(value, False)
+        if types[name] == Switch and isinstance(value, bool | str):
+            value = ("", value) if isinstance(value, bool) else (value, False)
         try:
             changed[name] = adapter_of(types[name]).validate_python(value)
         except ValidationError as error:
@@ -623,7 +627,7 @@ def doubt_widths(config: Config, family: Family) -> Iterator[str]:
     if width not in (None, product):
         said = f"{keys.expand} times hidden_size is {product}"
         yield f"{config.where}.{keys.width} is {width}, which is read, but {said}"
-    if not family.ties and config.flag(Switch("tie_word_embeddings", False)):
+    if not family.ties and config.flag("tie_word_embeddings"):
         yield f"{config.where}.tie_word_embeddings is true, but transformers' class ties nothing, which is read"
     written, number = "mtp_hybrid_override_pattern", config.list_spellings("mtp_layers")[0]
     if family.single_blocks and config.mapping.get(written) and config.mapping.get(number) == 0:

@@ -30,7 +30,6 @@ from costmodel.models.config_json import (
     SPELLINGS,
     WIDTHS,
     Config,
-    Switch,
     refuse_impossible_sizes,
 )
 from costmodel.models.families import (
@@ -166,11 +165,11 @@ def _read_model(mapping: Mapping[str, Any], where: str, name: str, source: str) 
         hidden_size=config.count("hidden_size"),
         vocab_size=config.count("vocab_size"),
         layers=layers,
-        tied_embeddings=config.flag(Switch("tie_word_embeddings", family.tied)) and family.ties,
+        tied_embeddings=config.flag("tie_word_embeddings", family.tied) and family.ties,
         mtp_layers=_mtp_layers(config, family, layers),
         learned_positions=config.integer(positions, at_least=1) + more if positions else 0,
         final_norm=family.final_norm or family.norm,
-        head_bias=config.flag(family.head_bias),
+        head_bias=config.flag(*family.head_bias),
         embedding_norm=family.embedding_norm,
         extras=", ".join(filter(None, (family.extras, f"scales of {', '.join(scaled)}" if scaled else None))),
         doubts="; ".join(filter(None, doubts)),
@@ -305,7 +304,7 @@ def _refuse_unmodelled(config: Config, family_name: str, family: Family) -> None
         usual = config.mapping.get(plain, plain) if isinstance(plain, str) else plain
         if (value := config.mapping.get(key, usual)) not in (None, usual):
             raise config.error(key, f"means {what}, which is not modelled, got {shown(value)}.")
-    if family.experts and config.flag(Switch("mlp_bias", False)):
+    if family.experts and config.flag("mlp_bias"):
         raise config.error("mlp_bias", f"biases of the feed-forward are not modelled for '{family_name}', got true.")
 
 
@@ -383,7 +382,7 @@ def _layers(config: Config, family: Family) -> tuple[Layer, ...]:
             num_norms=family.num_norms + (family.expert_norms if routed else 0),
             norm=family.norm,
             beside=_mamba(config, family) if family.beside else None,
-            parallel_blocks=config.flag(family.parallel_blocks),
+            parallel_blocks=config.flag(*family.parallel_blocks),
             streams=config.integer("hc_mult", at_least=1) if family.compressed else 1,
             snapshots=_snapshots(config, num_layers=num_layers),
         )
@@ -622,7 +621,7 @@ def _read_block_indexer(config: Config, *, num_kv_heads: int, width: int) -> Ind
 
 def _window(config: Config, family: Family) -> int | None:
     """Return the tokens of the sliding window, or None."""
-    if family.window_switch and not config.flag(Switch("use_sliding_window", False)):
+    if family.window_switch and not config.flag("use_sliding_window"):
         return None
     if family.window_size:
         return family.window_size
@@ -783,7 +782,7 @@ def _mtp_layer(config: Config, family: Family, last: Layer, kind: str) -> Layer:
 
 
 def _num_mtp_layers(config: Config) -> int:
-    if not config.flag(Switch("use_mtp", True)):
+    if not config.flag("use_mtp", True):
         return 0
     modules = config.count("mtp_layers", default=0, at_least=0, at_most=MAX_LAYERS)
     return modules * config.integer("mtp_transformer_layers", at_least=1, at_most=16, default=1)
@@ -807,11 +806,11 @@ def _attention(config: Config, family: Family, *, kind: str, rotary: bool) -> Mi
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        qkv_bias=config.flag(family.qkv_bias),
-        output_bias=config.flag(family.output_bias),
-        qk_norm=family.qk_norm if config.flag(family.qk_norm_switch) else "none",
+        qkv_bias=config.flag(*family.qkv_bias),
+        output_bias=config.flag(*family.output_bias),
+        qk_norm=family.qk_norm if config.flag(*family.qk_norm_switch) else "none",
         v_head_dim=config.integer("v_head_dim", at_least=1) if family.v_head_dim else None,
-        key_is_value=config.flag(Switch("attention_k_eq_v", False)),
+        key_is_value=config.flag("attention_k_eq_v"),
         output_gate=family.output_gate,
         head_gate=family.head_gate,
         sinks=family.sinks == "all" or (family.sinks == "windows" and kind == "sliding_attention"),
@@ -891,12 +890,12 @@ def _latent_attention(config: Config, family: Family, *, kind: str) -> LatentAtt
         qk_nope_head_dim=plain,
         qk_rope_head_dim=rotated,
         v_head_dim=config.integer("v_head_dim", at_least=1),
-        bias=config.flag(family.qkv_bias),
+        bias=config.flag(*family.qkv_bias),
         indexer=_read_indexer(config, width=width, rotated=rotated, is_shared=kind == SHARED_INDEX)
         if family.indexer != "none"
         else None,
         rotary=family.rotary,
-        output_gate=config.flag(Switch("mla_use_output_gate", False)),
+        output_gate=config.flag("mla_use_output_gate"),
     )
 
 
@@ -946,9 +945,9 @@ def _mamba(config: Config, family: Family) -> Mamba:
         num_groups=num_groups,
         conv_kernel=config.integer(keys.conv_kernel, at_least=1),
         chunk_size=config.integer(keys.chunk_size, at_least=1, default=family.mamba_chunk),
-        bias=config.flag(Switch(keys.bias, False)),
-        conv_bias=config.flag(Switch(keys.conv_bias, True)),
-        norm=config.flag(family.mamba_norm),
+        bias=config.flag(keys.bias),
+        conv_bias=config.flag(keys.conv_bias, True),
+        norm=config.flag(*family.mamba_norm),
     )
 
 
@@ -969,8 +968,8 @@ def _selective_scan(config: Config, family: Family) -> SelectiveScan:
         state_size=config.integer(keys.state_size, at_least=1),
         step_rank=-(-hidden_size // 16) if is_derived else config.integer(keys.step_rank, at_least=1),
         conv_kernel=config.integer(keys.conv_kernel, at_least=1),
-        bias=config.flag(Switch(keys.bias, False)),
-        conv_bias=config.flag(Switch(keys.conv_bias, True)),
+        bias=config.flag(keys.bias),
+        conv_bias=config.flag(keys.conv_bias, True),
         norms=family.scan_norms,
     )
 
@@ -979,7 +978,7 @@ def _short_convolution(config: Config, family: Family) -> ShortConvolution:
     return ShortConvolution(
         channels=config.count("hidden_size"),
         conv_kernel=config.integer("conv_L_cache", at_least=1),
-        bias=config.flag(Switch("conv_bias", False)),
+        bias=config.flag("conv_bias"),
     )
 
 
@@ -988,7 +987,7 @@ def _read_kda(config: Config, family: Family) -> LinearAttention:
     sizes = own or config
     keys = ("num_heads", "head_dim", "short_conv_kernel_size") if own else KDA_KEYS
     num_heads, head_dim, kernel = (sizes.integer(key, at_least=1) for key in keys)
-    has_full_gate = own is not None and own.flag(Switch("use_full_rank_gate", False))
+    has_full_gate = own is not None and own.flag("use_full_rank_gate")
     return LinearAttention(
         variant="kda",
         num_key_heads=num_heads,
@@ -1044,7 +1043,7 @@ def _feed_forward(config: Config, family: Family, *, routed: bool) -> Mlp | Expe
     return Mlp(
         ffn_hidden_size=family.ffn_width or width,
         gated=family.gated,
-        bias=config.flag(family.mlp_bias),
+        bias=config.flag(*family.mlp_bias),
         squared_relu=family.squared_relu,
         activation_weights=family.activation_weights,
     )
@@ -1069,11 +1068,11 @@ def _experts(config: Config, family: Family) -> Experts:
             "shared_ffn_hidden_size", default=None if own_width else shared, at_least=0
         ),
         gated=family.gated,
-        bias=config.flag(family.expert_bias),
+        bias=config.flag(*family.expert_bias),
         squared_relu=family.squared_relu,
-        router_bias=config.flag(family.router_bias),
+        router_bias=config.flag(*family.router_bias),
         router_scales=family.router_scales,
         shared_gate=family.shared_gate,
         latent_size=config.count("latent_size", default=0, at_least=0) or None,
-        latent_norm=config.flag(Switch("latent_moe_use_norm", False)),
+        latent_norm=config.flag("latent_moe_use_norm"),
     )

@@ -9,7 +9,7 @@ from math import isclose, isfinite
 from typing import Any
 
 from costmodel.facts.model import Attention, LatentAttention, Layer, Numerics, Rotary, Routing
-from costmodel.models.config_json import Config, Switch
+from costmodel.models.config_json import Config
 from costmodel.models.families import NUMERICS
 from costmodel.validation import shown
 
@@ -280,13 +280,13 @@ def _routing(config: Config, default: Routing) -> Routing:
     return replace(
         default,
         score_function=_score_function(config, default.score_function),
-        normalizes=config.flag(Switch("norm_topk_prob", normalizes)) if normalizes is not None else None,
-        expert_bias=config.flag(Switch("use_routing_bias", bool(bias))),
+        normalizes=config.flag("norm_topk_prob", normalizes) if normalizes is not None else None,
+        expert_bias=config.flag("use_routing_bias", bool(bias)),
         num_groups=groups if is_limited else None,
         group_topk=limit if is_limited else None,
         ranks_groups_by="best" if method == "group_limited_greedy" else "two_best",
         scaling_factor=_fact(config, "scaling_factor", default.scaling_factor),
-        aux_loss="seq_aux_loss" if config.flag(Switch("seq_aux", False)) else "aux_loss",
+        aux_loss="seq_aux_loss" if config.flag("seq_aux") else "aux_loss",
         aux_loss_coefficient=_fact(config, "aux_loss_coefficient", default.aux_loss_coefficient),
         input_jitter=_fact(config, "input_jitter", default.input_jitter) or 0.0,
     )

@@ -213,19 +213,19 @@ def layer_seconds(
         cluster.device, workload.precision.compute, num_devices=np.asarray(tp) * cp * dp, cuda_graphs=cuda_graphs
     )
     layers = [_one_layer(cluster, layer, shape, times) for layer in model.kinds]
-    parts = {name: shape.stack([layer.parts[name] for layer in layers]) for name in layers[0].parts}
-    windows = {name: shape.stack([layer.windows[name] for layer in layers]) for name in layers[0].windows}
+    parts = {name: shape.stack([own[name] for own, _, _ in layers]) for name in layers[0][0]}
+    windows = {name: shape.stack([own[name] for _, own, _ in layers]) for name in layers[0][1]}
+    modules = {name: np.stack([shape.stack(own[name]) for *_, own in layers], axis=-2) for name in layers[0][2]}
     overlapped = _overlap_seconds(parts, windows, cluster, shape)
     if cluster.device.behaviour.communication.shared_expert_overlap:
         parts |= _overlap_with_shared_experts(parts, windows, cluster, shape)
     return LayerSeconds(
-        module_forward=np.stack([shape.stack(layer.module_forward) for layer in layers], axis=-2),
-        module_host=np.stack([shape.stack(layer.module_host) for layer in layers], axis=-2),
         overlapped=overlapped,
         scale_up=_link_loads(windows, "copying"),
         adapter=_link_loads(windows, "leaving"),
         least_communication=_least_communication(parts, overlapped),
         **parts,
+        **modules,
     )
 
 
@@ -388,13 +388,14 @@ def _exchange_slowdowns(cluster: Cluster, shape: Shape) -> Slowdowns:
     return {**device.slowdowns, "processors_taken": taken}
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class _OneLayer:
+def _one_layer(
+    cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTimes
+) -> tuple[dict[str, Numbers], dict[str, Numbers], dict[str, list[Numbers]]]:
     """
-    Seconds of one kind of layer.
+    Return the seconds of one kind of layer, by name.
 
-    Parameters
-    ----------
+    Returns
+    -------
     parts
         Fields of :class:`LayerSeconds`.
     windows
@@ -403,17 +404,9 @@ class _OneLayer:
         always exposed (``shown``; of context parallelism ``cp_shown``). For rings: the attention core; for the token
         dispatch: shared experts. For each group's communication: seconds in which processors copy it (``copying``) and
         in which it uses the network adapter (``leaving``).
-    module_forward, module_host
-        As in :class:`LayerSeconds`, by module.
+    modules
+        Fields of :class:`LayerSeconds` that hold seconds of each module.
     """
-
-    parts: dict[str, Numbers]
-    windows: dict[str, Numbers]
-    module_forward: list[Numbers]
-    module_host: list[Numbers]
-
-
-def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTimes) -> _OneLayer:
     operators = layer_operators(layer, shape)
     forward = [times.forward_seconds(operator) for operator in operators]
     backward = [times.backward_seconds(operator) for operator in operators]
@@ -454,17 +447,12 @@ def _one_layer(cluster: Cluster, layer: Layer, shape: Shape, times: OperatorTime
         else 0.0
     )
     parts["exposed_tp_backward"] = parts["tp_backward"] + gradients
-    again = sum_repeated(operators, launches)
-    return _OneLayer(
-        parts=parts,
-        windows=windows,
-        module_forward=sum_repeated(operators, forward),
-        module_host=again,
-    )
+    repeated = {"module_forward": forward, "module_host": launches}
+    return parts, windows, {name: sum_repeated(operators, seconds) for name, seconds in repeated.items()}
 
 
 def _link_windows(calls: Iterable[TimedCall]) -> dict[str, Numbers]:
-    """Return ``windows`` of :class:`_OneLayer` for the use of links by each group's communication."""
+    """Return ``windows`` of :func:`_one_layer` for the use of links by each group's communication."""
     names = [f"{group}_{link}_{own}" for group in LAYER_GROUPS for link in ("copying", "leaving") for own in PASSES]
     sums: dict[str, Numbers] = dict.fromkeys(names, 0.0)
     for call in calls:
@@ -491,7 +479,7 @@ def _waiting_windows(calls: Iterable[TimedCall]) -> dict[str, Numbers]:
 def _tensor_parallel(
     operators: Iterable[Operator], calls: Iterable[TimedCall], shape: Shape, device: EquippedDevice
 ) -> tuple[dict[str, Numbers], dict[str, Numbers]]:
-    """Return the tensor-parallel communication of both passes alone, and ``windows`` of :class:`_OneLayer`."""
+    """Return the tensor-parallel communication of both passes alone, and ``windows`` of :func:`_one_layer`."""
     ours = [call for call in calls if call.one.group in TENSOR_PARALLEL]
     names = ("tp", "pipelined", "pipelined_copying")
     sums: dict[str, Numbers] = dict.fromkeys((f"{name}_{own}" for name in names for own in PASSES), 0.0)

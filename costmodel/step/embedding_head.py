@@ -112,15 +112,16 @@ def embedding_head_seconds(
         "head": (_slice_operators(head_operators(model, shape), slices), head_communications(shape)),
         "mtp": (mtp_projection_operators(model, shape), mtp_projection_communications(model, shape)),
     }
-    parts = {name: _one_end(cluster, *end, shape, times) for name, end in ends.items()}
-    last = (parts["head"], parts["mtp"])
-    zeros = shape.zeros
+    parts, zeros = dict[str, NDArray[np.float64]](), shape.zeros
+    forward, weight = dict[str, Numbers](), dict[str, Numbers]()
+    for name, end in ends.items():
+        compute, communication, forward[name], weight[name] = _one_end(cluster, *end, shape, times)
+        parts[name], parts[f"{name}_communication"] = zeros + compute, zeros + communication
     return EmbeddingHeadSeconds(
-        **{name: zeros + end.compute for name, end in parts.items()},
-        **{f"{name}_communication": zeros + end.communication for name, end in parts.items()},
-        first_forward=zeros + parts["embedding"].forward,
-        last_forward=zeros + sum((end.forward for end in last), start=0.0),
-        last_weight=zeros + sum((end.weight for end in last), start=0.0),
+        **parts,
+        first_forward=zeros + forward["embedding"],
+        last_forward=zeros + (forward["head"] + forward["mtp"]),
+        last_weight=zeros + (weight["head"] + weight["mtp"]),
     )
 
 
@@ -144,21 +145,14 @@ def _slice_operators(operators: tuple[Operator, ...], slices: Numbers, *, rows: 
     )
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class _End:
-    compute: Numbers
-    communication: Numbers
-    forward: Numbers
-    weight: Numbers
-
-
 def _one_end(
     cluster: Cluster,
     operators: tuple[Operator, ...],
     communications: tuple[Communication, ...],
     shape: Shape,
     times: OperatorTimes,
-) -> _End:
+) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    """Return the seconds of computation, communication, the forward pass and the weights' gradients."""
     forward = sum((times.forward_seconds(operator) for operator in operators), start=0.0)
     backward = [times.backward_seconds(operator) for operator in operators]
     sent_forward: Numbers = 0.0
@@ -170,9 +164,5 @@ def _one_end(
         )
         sent_forward = sent_forward + one.forward * (call + copies[0])
         sent_backward = sent_backward + one.backward * (call + copies[1])
-    return _End(
-        compute=forward + sum(backward, start=0.0),
-        communication=sent_forward + sent_backward,
-        forward=forward + sent_forward,
-        weight=weight_gradient_seconds(operators, backward),
-    )
+    compute, weight = forward + sum(backward, start=0.0), weight_gradient_seconds(operators, backward)
+    return compute, sent_forward + sent_backward, forward + sent_forward, weight

@@ -429,40 +429,37 @@ MOST_ROWS = 2**16
 """Largest number of cached rows; affects only memory."""
 
 
-@record(frozen=True, slots=True)
-class OncePerRow:
+def remember_rows(function: Callable[..., NDArray[np.float64]]) -> Callable[..., Any]:
     """
-    A function of arrays that broadcast, called once for each distinct row.
+    Return a function of arrays that broadcast, which asks another one once for each distinct row.
 
     Parameters
     ----------
     function
-        Function that takes columns of shape (rows,) and returns as many values.
-    known
-        Values by row; cleared beyond :data:`MOST_ROWS`, since the function may outlive many jobs.
+        Function that takes columns of shape (rows,) and returns as many values. Known rows are cleared beyond
+        :data:`MOST_ROWS`, since it may outlive many jobs.
 
     >>> asked = []
-    >>> once = OncePerRow(lambda one, other: asked.extend(one.tolist()) or one + other)
+    >>> once = remember_rows(lambda one, other: asked.extend(one.tolist()) or one + other)
     >>> once(np.array([1.0, 2.0, 1.0]), 3.0).tolist(), float(once(2.0, 3.0)), asked
     ([4.0, 5.0, 4.0], 5.0, [1.0, 2.0])
     """
+    known: dict[tuple[float, ...], float] = {}
 
-    function: Callable[..., NDArray[np.float64]]
-    known: dict[tuple[float, ...], float] = field(default_factory=dict)
-
-    def __call__(self, *columns: Any) -> Any:
-        """Return the values in the broadcast shape of the columns."""
+    def find(*columns: Any) -> Any:
         arrays = np.broadcast_arrays(*(np.asarray(one, dtype=float) for one in columns))
         rows, inverse = _different([one.ravel() for one in arrays])
         keys = list(zip(*(one.tolist() for one in rows), strict=True))
-        if len(self.known) > MOST_ROWS:
-            self.known.clear()
-        unknown = [index for index, key in enumerate(keys) if key not in self.known]
+        if len(known) > MOST_ROWS:
+            known.clear()
+        unknown = [index for index, key in enumerate(keys) if key not in known]
         if unknown:
-            values = self.function(*(one[unknown] for one in rows)).tolist()
-            self.known.update(zip((keys[index] for index in unknown), values, strict=True))
-        found = np.array([self.known[key] for key in keys])
+            values = function(*(one[unknown] for one in rows)).tolist()
+            known.update(zip((keys[index] for index in unknown), values, strict=True))
+        found = np.array([known[key] for key in keys])
         return found[inverse].reshape(arrays[0].shape)[()]
+
+    return find
 
 
 def _different(columns: list[NDArray[np.float64]]) -> tuple[list[NDArray[np.float64]], NDArray[np.intp]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
@@ -15,7 +15,7 @@ from costmodel.facts.calibration import Fabric, SampledFabric, SampledTier
 from costmodel.facts.device import Cluster, Network
 from costmodel.network.link_law import CONSTANTS, KINDS, NUM_SIZES, Calls, Estimates, calls_of, law_seconds
 from costmodel.record import record
-from costmodel.tables import OncePerRow
+from costmodel.tables import remember_rows
 from costmodel.timing.gaussian_process import GaussianProcess, Rows, fit_samples
 from costmodel.timing.sampled_source import BEYOND, NORMAL_90
 from costmodel.timing.work import Numbers
@@ -279,10 +279,10 @@ def _deviations(tier: SampledTier | None) -> Deviations | None:
 
 
 @lru_cache(maxsize=4)
-def _once(found: SampledFabric) -> Mapping[str, OncePerRow]:
+def _once(found: SampledFabric) -> Mapping[str, Callable[..., Any]]:
     """Return the functions of seconds by bytes, ranks and nodes, by kind; each call is computed once."""
     times = _collectives(found)
-    return {kind: OncePerRow(partial(_seconds, times, kind)) for kind in KINDS}
+    return {kind: remember_rows(partial(_seconds, times, kind)) for kind in KINDS}
 
 
 def _seconds(times: SampledCollectives, kind: str, nbytes: Rows, ranks: Rows, nodes: Rows) -> Rows:

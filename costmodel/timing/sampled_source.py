@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
 from functools import cache, lru_cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from costmodel.errors import SpecError
 from costmodel.facts.calibration import SampledOperator, Samples
 from costmodel.facts.device import EquippedDevice
 from costmodel.record import record
-from costmodel.tables import OncePerRow
+from costmodel.tables import remember_rows
 from costmodel.timing.gaussian_process import GaussianProcess, Rows, fit_samples
 from costmodel.timing.roofline import Roofline
 from costmodel.timing.work import FLASH_BACKWARD, AttentionSize, KernelSize, MatmulSize, Numbers, Operator
@@ -331,10 +331,10 @@ class SampledPass:
     columns: tuple[str, ...]
     num_processors: int
     times: SampledTimes
-    _once: OncePerRow = field(init=False, compare=False)
+    _once: Callable[..., Any] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_once", OncePerRow(self._seconds))
+        object.__setattr__(self, "_once", remember_rows(self._seconds))
 
     def seconds(self, sizes: Mapping[str, Numbers]) -> Numbers:
         """Return the seconds, in the broadcast shape of the sizes; each shape is computed once."""

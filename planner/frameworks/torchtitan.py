@@ -247,6 +247,9 @@ def _loss(plan: Plan, chunks: int) -> Entries:
     return {"loss": whole if chunks == 1 else f"ChunkedLossWrapper.Config(num_chunks={chunks}, loss_fn={whole})"}
 
 
+STAGES = "stages()"
+"""Call of the recipe's own function, a value that is written without quotation marks."""
+
 TABLE: Mapping[str, Write] = {
     "tp": "parallelism.tensor_parallel_degree",
     "cp": "parallelism.context_parallel_degree",
@@ -277,9 +280,7 @@ TABLE: Mapping[str, Write] = {
         "compile.enable": True,
         "compile.enable_async_tensor_parallel": overlaps,
     },
-    "layout": lambda plan, layout: {
-        "parallelism.module_fqns_per_model_part": _Code("stages()" if plan.strategy.pp > 1 else "None")
-    },
+    "layout": lambda plan, layout: {"parallelism.module_fqns_per_model_part": STAGES if plan.strategy.pp > 1 else None},
     "settings.gradient_dtype": {"fp32": {"training.mixed_precision_reduce": "float32"}},
     # With bfloat16 shards there would be no FP32 weights at all.
     "settings.weight_dtype": {"fp32": {"training.dtype": "float32", "training.mixed_precision_param": "bfloat16"}},
@@ -289,14 +290,8 @@ TABLE: Mapping[str, Write] = {
 
 
 # --- the recipe --------------------------------------------------------------------------------------------
-class _Code(str):
-    """Value that is written as it is, without quotation marks."""
-
-    __slots__ = ()
-
-
 def _literal(value: object) -> str:
-    return json.dumps(value) if isinstance(value, str) and not isinstance(value, _Code) else str(value)
+    return json.dumps(value) if isinstance(value, str) and value != STAGES else str(value)
 
 
 def _recipe(plan: Plan, entries: Entries, flavor: tuple[str, str, str] | None) -> str:

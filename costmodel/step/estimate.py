@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -195,7 +195,7 @@ def simulate_step(facts: Facts, strategy: Strategy, *, most_passes: int) -> Simu
             "host": float(once_seconds(facts, decisions)),
             "pp": _transfer_seconds(facts, decisions, whole),
             "bubble": float(edge_seconds(facts, decisions) + imbalance_seconds(facts, decisions)),
-            **_parts_at_end(_build_ending(facts, ranks.decisions, ranks.stages), None),
+            **_take_rank(_build_ending(facts, ranks.decisions, ranks.stages)),
         },
     )
 
@@ -232,7 +232,7 @@ def simulated_seconds(facts: Facts, strategy: Strategy) -> float:
         float(ep_fill_seconds(decisions, whole, parts))
         + float(pp_seconds(facts, decisions, whole, parts))
         + float(once_seconds(facts, decisions))
-        + sum(_parts_at_end(_build_ending(facts, ranks.decisions, ranks.stages), None).values())
+        + sum(_take_rank(_build_ending(facts, ranks.decisions, ranks.stages)).values())
     )
     return float(microbatches(facts, decisions) * ranks.seconds.max()) + waiting + beside
 
@@ -324,66 +324,42 @@ def rank_breakdowns(facts: Facts, strategy: Strategy) -> tuple[tuple[Part, ...],
 
 
 def _rank_breakdown(each: _RankParts, rank: int, step: float) -> tuple[Part, ...]:
-    exposed, alone = each.parts_at(rank, ending=rank)
+    exposed, alone = (_take_rank(parts, rank, ending=rank) for parts in each)
     return _build_parts({**exposed, "bubble": max(0.0, step - sum(exposed.values()))}, alone)
 
 
 def _breakdown(facts: Facts, strategy: Strategy, ranks: _Ranks) -> tuple[Part, ...]:
     """Return the terms of :func:`costmodel.step.step.step_seconds` one by one, for the slowest rank."""
-    exposed, alone = _parts_of_ranks(facts, strategy).parts_at(ranks.slowest, ending=None)
+    each = _parts_of_ranks(facts, strategy)
+    exposed, alone = (_take_rank(parts, ranks.slowest) for parts in each)
     return _build_parts({**exposed, "bubble": _waiting_seconds(facts, strategy, ranks)}, alone)
 
 
-def _build_parts(exposed: dict[str, float], communication: dict[str, float]) -> tuple[Part, ...]:
-    return tuple(
-        Part(
-            name=name,
-            exposed_seconds=exposed[name],
-            hidden_seconds=max(0.0, communication.get(name, 0.0) - exposed[name]),
-        )
-        for name in PARTS
-    )
+def _build_parts(exposed: dict[str, float], alone: dict[str, float]) -> tuple[Part, ...]:
+    hidden = {name: max(0.0, seconds - exposed[name]) for name, seconds in alone.items() if name != "optimizer"}
+    return tuple(Part(name=name, exposed_seconds=exposed[name], hidden_seconds=hidden.get(name, 0.0)) for name in PARTS)
 
 
-def _parts_at_end(ending: dict[str, Array], rank: int | None) -> dict[str, float]:
-    """Return data-parallel communication and update of a rank; None: of the rank that finishes last."""
-    last = int((ending["dp"] + ending["optimizer"]).argmax()) if rank is None else rank
-    return {name: float(seconds[last]) for name, seconds in ending.items()}
+ENDING = ("dp", "optimizer")
+"""Lines of a breakdown after the last micro-batch."""
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class _RankParts:
-    """
-    Seconds of every rank by line of the breakdown, without waiting, shape (pp,).
+def _take_rank(parts: dict[str, Array], rank: int = 0, *, ending: int | None = None) -> dict[str, float]:
+    """Return the lines of a rank, and of the end those of another one; None: of the rank that finishes last."""
+    last = int((parts["dp"] + parts["optimizer"]).argmax()) if ending is None else ending
+    return {name: float(seconds[last if name in ENDING else rank]) for name, seconds in parts.items()}
 
-    Parameters
-    ----------
-    exposed, ending
-        Exposed seconds until the last micro-batch, and after it.
-    alone, ending_alone
-        The same of communication alone, whether or not computation hides it.
-    """
 
-    exposed: dict[str, Array]
-    ending: dict[str, Array]
-    alone: dict[str, Array]
-    ending_alone: dict[str, Array]
+_RankParts: TypeAlias = tuple[dict[str, Array], dict[str, Array]]
+"""
+Exposed seconds of every rank by line of the breakdown, without waiting, shape (pp,).
 
-    def parts_at(self, rank: int, *, ending: int | None) -> tuple[dict[str, float], dict[str, float]]:
-        """
-        Return the exposed seconds of a rank by line, and its communication alone.
-
-        ``ending`` is the rank whose update ends the step; None: the one that finishes last.
-        """
-        exposed, alone = (
-            {name: float(seconds[rank]) for name, seconds in each.items()} for each in (self.exposed, self.alone)
-        )
-        at_end, at_end_alone = (_parts_at_end(each, ending) for each in (self.ending, self.ending_alone))
-        return exposed | at_end, {**alone, "dp": at_end_alone["dp"]}
+Beside them those of communication alone, whether or not computation hides it.
+"""
 
 
 def _parts_of_ranks(facts: Facts, strategy: Strategy) -> _RankParts:
-    return facts.compute_once((_RankParts, strategy), lambda: _build_rank_parts(facts, strategy))
+    return facts.compute_once((_parts_of_ranks, strategy), lambda: _build_rank_parts(facts, strategy))
 
 
 def _build_rank_parts(facts: Facts, strategy: Strategy) -> _RankParts:
@@ -397,22 +373,20 @@ def _build_rank_parts(facts: Facts, strategy: Strategy) -> _RankParts:
     sent = m * ranks.each(sent_seconds(facts, decisions, ranks.stages))
     edges = float(ep_fill_seconds(decisions, whole, layer_parts(facts, decisions)))
     alone = {name: m * seconds for name, seconds in _layers_alone(facts, decisions, ranks.layers).items()}
-    return _RankParts(
-        exposed=busy
-        | {
-            "compute": busy["compute"] + m * edge_compute,
-            "tp": busy["tp"] + m * edge_communication,
-            "ep": busy["ep"] + edges,
-            "host": busy["host"] + m * constants.microbatch_seconds + float(once_seconds(facts, decisions)),
-            "pp": sent + _transfer_seconds(facts, decisions, whole),
-        },
-        ending=_build_ending(facts, ranks.decisions, ranks.stages),
-        alone=alone
-        | {
-            "tp": alone["tp"] + m * edge_communication,
-            "pp": sent + _transfer_seconds(facts, {**decisions, "pp_overlap": False}, whole),
-        },
-        ending_alone=_build_ending(facts, {**ranks.decisions, "dp_overlap": False}, ranks.stages),
+    exposed = busy | {
+        "compute": busy["compute"] + m * edge_compute,
+        "tp": busy["tp"] + m * edge_communication,
+        "ep": busy["ep"] + edges,
+        "host": busy["host"] + m * constants.microbatch_seconds + float(once_seconds(facts, decisions)),
+        "pp": sent + _transfer_seconds(facts, decisions, whole),
+    }
+    alone |= {
+        "tp": alone["tp"] + m * edge_communication,
+        "pp": sent + _transfer_seconds(facts, {**decisions, "pp_overlap": False}, whole),
+    }
+    return (
+        exposed | _build_ending(facts, ranks.decisions, ranks.stages),
+        alone | _build_ending(facts, {**ranks.decisions, "dp_overlap": False}, ranks.stages),
     )
 
 
@@ -471,7 +445,7 @@ def _build_ending(facts: Facts, decisions: Decisions, stages: Stages) -> dict[st
     """Return data-parallel communication and update of every rank, shape (pp,)."""
     return {
         name: np.broadcast_to(part(facts, decisions, stages), stages.rank.shape).ravel()
-        for name, part in (("dp", dp_seconds), ("optimizer", update_seconds))
+        for name, part in zip(ENDING, (dp_seconds, update_seconds), strict=True)
     }
 
 

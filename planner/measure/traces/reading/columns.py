@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from costmodel.errors import SpecError
 from planner.measure.traces.events import ON_STREAMS, UNKNOWN, Category, Events, Integers, Trace, Track, Wait
 from planner.measure.traces.reading import arguments as said
-from planner.measure.traces.reading.messages import Messages
+from planner.measure.traces.reading.messages import number_messages
 
 CALLS = [f"{of}{layer}" for of in ("cuda_", "hip_", "xpu_", "privateuse1_", "") for layer in ("runtime", "driver")]
 
@@ -303,8 +303,7 @@ def assemble_trace(columns: Columns, about: dict[str, Any], library: str, source
         **{**about, "begin": about["begin"] + begin},
     )
     sent = [dict(zip((*said.COMMUNICATION, "library"), loads(key), strict=True)) for key in columns.messages]
-    found = Messages(trace, sent, said_of, peer, library)
-    messages, column = _order_entries(list(found.found), found.places)
+    messages, column = _order_entries(*number_messages(trace, sent, said_of, peer, library))
     return replace(trace, messages=messages, events=replace(trace.events, message=column))
 
 

@@ -99,9 +99,11 @@ def find_communication(name: str, *, of: str) -> tuple[str, str] | None:
     return None
 
 
-class Messages:
+def number_messages(
+    trace: Trace, said: Sequence[Mapping[str, Any]], column: Integers, peer: Integers, library: str
+) -> tuple[list[Message], NDArray[np.int32]]:
     """
-    Messages of a trace.
+    Return the messages of a trace, and the place of each event's message among them.
 
     A kernel's message comes from its own arguments, else from those of the operator that launched it, else from the
     kernel's name. An annotation on the host has a message where its name says that it is the communication itself.
@@ -117,71 +119,68 @@ class Messages:
         The other rank, of an operator that sends or receives; shape (events,).
     library
         Communication library of the process groups.
-
-    Attributes
-    ----------
-    found, places
-        The messages with their numbers, and the number of each event's message.
     """
+    events, found = trace.events, dict[Message, int]()
+    places = np.full(len(events), UNKNOWN, dtype=np.int32)
 
-    def __init__(
-        self, trace: Trace, said: Sequence[Mapping[str, Any]], column: Integers, peer: Integers, library: str
-    ) -> None:
-        self.trace, self.events, self.said, self.column = trace, trace.events, said, column
-        self.found: dict[Message, int] = {}
-        self.places = np.full(len(trace.events), UNKNOWN, dtype=np.int32)
-        built = [_build_message(one, trace.groups, library) for one in said]
-        has_message = np.array([*(message is not None for message in built), False])[column]
-        for row in np.flatnonzero(has_message).tolist():
-            self._place(row, self._add_library(built[column[row]], row))
-        on_device = self._rows_by_name(ON_STREAMS, "kernels")
-        operators = np.flatnonzero(has_message & (self.events.category == Category.OPERATOR))
-        calls = trace.calls_of(on_device)
-        launchers = np.where(calls == UNKNOWN, UNKNOWN, self.events.find_enclosing(calls, operators))
-        for row, launcher in zip(on_device.tolist(), launchers.tolist(), strict=True):
-            self._place(row, self._add_library(built[column[launcher]] if launcher != UNKNOWN else None, row))
-        on_host = self._rows_by_name((Category.ANNOTATION,), "annotations")
-        senders = self.events.find_enclosing(on_host, np.flatnonzero(peer != UNKNOWN))
-        for row, sender in zip(on_host.tolist(), senders.tolist(), strict=True):
-            self._place(row, self._message_by_operands(row, int(peer[sender]) if sender != UNKNOWN else UNKNOWN))
+    def place(row: int, message: Message) -> None:
+        places[row] = found.setdefault(message, len(found))
 
-    def _place(self, row: int, message: Message) -> None:
-        self.places[row] = self.found.setdefault(message, len(self.found))
+    built = [_build_message(one, trace.groups, library) for one in said]
+    has_message = np.array([*(message is not None for message in built), False])[column]
+    for row in np.flatnonzero(has_message).tolist():
+        is_said = said[column[row]]["library"] is not None
+        place(row, _add_library(trace, row, built[column[row]], is_said=is_said))
+    on_device = _rows_by_name(trace, column, ON_STREAMS, "kernels")
+    operators = np.flatnonzero(has_message & (events.category == Category.OPERATOR))
+    calls = trace.calls_of(on_device)
+    launchers = np.where(calls == UNKNOWN, UNKNOWN, events.find_enclosing(calls, operators))
+    for row, launcher in zip(on_device.tolist(), launchers.tolist(), strict=True):
+        place(row, _add_library(trace, row, built[column[launcher]] if launcher != UNKNOWN else None))
+    on_host = _rows_by_name(trace, column, (Category.ANNOTATION,), "annotations")
+    senders = events.find_enclosing(on_host, np.flatnonzero(peer != UNKNOWN))
+    for row, sender in zip(on_host.tolist(), senders.tolist(), strict=True):
+        place(row, _message_by_operands(trace, row, int(peer[sender]) if sender != UNKNOWN else UNKNOWN))
+    return list(found), places
 
-    def _rows_by_name(self, categories: Sequence[Category], of: Literal["kernels", "annotations"]) -> NDArray[np.intp]:
-        """Return the rows that only their name identifies as communication."""
-        name = self.events.name
-        among = np.flatnonzero(np.isin(self.events.category, categories) & (self.column == UNKNOWN))
-        named = [place for place in np.unique(name[among]) if find_communication(self.trace.names[place], of=of)]
-        return among[np.isin(name[among], named)]
 
-    def _add_library(self, message: Message | None, row: int) -> Message:
-        """Complete a message with the library in the kernel's name; build one from the name where there is none."""
-        on_stream = self.events.category[row] in ON_STREAMS
-        by_name = find_communication(self.trace.name_of(row), of="kernels") if on_stream else None
-        if message is None:
-            return Message(operation=by_name[1], library=by_name[0]) if by_name else Message(operation="")
-        is_said = self.column[row] != UNKNOWN and self.said[self.column[row]]["library"] is not None
-        return replace(message, library=by_name[0]) if by_name and not is_said else message
+def _rows_by_name(
+    trace: Trace, column: Integers, categories: Sequence[Category], of: Literal["kernels", "annotations"]
+) -> NDArray[np.intp]:
+    """Return the rows that only their name identifies as communication."""
+    name = trace.events.name
+    among = np.flatnonzero(np.isin(trace.events.category, categories) & (column == UNKNOWN))
+    named = [place for place in np.unique(name[among]) if find_communication(trace.names[place], of=of)]
+    return among[np.isin(name[among], named)]
 
-    def _message_by_operands(self, row: int, peer: int) -> Message:
-        """Build the message of an annotation: the operation from its name, the input from its operands."""
-        library, operation = find_communication(self.trace.name_of(row), of="annotations") or ("", "")
-        place, groups = self.events.operands[row], self.trace.groups
-        inputs = self.trace.operands[place] if place != UNKNOWN else Operands((), ())
-        elements = sum(prod(sizes) for sizes in inputs.sizes if sizes)
-        group, members = next(iter(groups.items())) if len(groups) == 1 else ("", ())
-        return Message(
-            operation=operation,
-            group=group,
-            ranks=members,
-            num_ranks=len(members),
-            elements_in=elements,
-            elements_out=_elements_out(operation, elements, len(members)),
-            dtype=next((dtype for dtype in inputs.dtypes if dtype), ""),
-            peer=peer,
-            library=library,
-        )
+
+def _add_library(trace: Trace, row: int, message: Message | None, *, is_said: bool = False) -> Message:
+    """Complete a message with the library in the kernel's name; build one from the name where there is none."""
+    on_stream = trace.events.category[row] in ON_STREAMS
+    by_name = find_communication(trace.name_of(row), of="kernels") if on_stream else None
+    if message is None:
+        return Message(operation=by_name[1], library=by_name[0]) if by_name else Message(operation="")
+    return replace(message, library=by_name[0]) if by_name and not is_said else message
+
+
+def _message_by_operands(trace: Trace, row: int, peer: int) -> Message:
+    """Build the message of an annotation: the operation from its name, the input from its operands."""
+    library, operation = find_communication(trace.name_of(row), of="annotations") or ("", "")
+    place, groups = trace.events.operands[row], trace.groups
+    inputs = trace.operands[place] if place != UNKNOWN else Operands((), ())
+    elements = sum(prod(sizes) for sizes in inputs.sizes if sizes)
+    group, members = next(iter(groups.items())) if len(groups) == 1 else ("", ())
+    return Message(
+        operation=operation,
+        group=group,
+        ranks=members,
+        num_ranks=len(members),
+        elements_in=elements,
+        elements_out=_elements_out(operation, elements, len(members)),
+        dtype=next((dtype for dtype in inputs.dtypes if dtype), ""),
+        peer=peer,
+        library=library,
+    )
 
 
 def _build_message(one: Mapping[str, Any], groups: Mapping[str, tuple[int, ...]], library: str) -> Message | None:

@@ -404,9 +404,14 @@ class Matrix:
     expert: bool
 
     @property
+    def shards(self) -> Numbers:
+        """Tensor-parallel ranks that share one matrix."""
+        return self.row_shards * self.column_shards
+
+    @property
     def parameters(self) -> Numbers:
         """Parameters of one matrix on one device."""
-        return self.rows * self.columns / (self.row_shards * self.column_shards)
+        return self.rows * self.columns / self.shards
 
 
 def layer_matrices(layer: Layer, shape: Shape) -> tuple[Matrix, ...]:

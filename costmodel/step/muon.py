@@ -19,7 +19,7 @@ from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
 from costmodel.lowering.kernels import LOOPED_LAUNCH
 from costmodel.lowering.layer import Matrix, layer_matrices
-from costmodel.lowering.shape import Shape, layer_shape
+from costmodel.lowering.shape import layer_shape
 from costmodel.memory import (
     FP32_BYTES,
     dealt_share,
@@ -34,7 +34,6 @@ from costmodel.network.collectives import (
     collective_seconds,
     dense_data_group,
     expert_data_group,
-    layer_group,
     sharding_group,
 )
 from costmodel.pipelines.stages import Stages
@@ -133,93 +132,53 @@ def matrix_seconds(
     wide = device.wide_dtype(workload.precision.compute)
     has_own_table = device.constants.times == "measured"  # of the matmuls of layers alone
     times = theoretical_roofline(device, wide) if has_own_table else operator_times(device, wide)
-    layers = [
-        [
-            share_matrix(one, shape, replace(group, ranks=np.where(takes_part, group.ranks, 1)))
-            for one in layer_matrices(layer, shape)
-            for group in (groups[one.expert],)
-        ]
-        for layer in model.kinds
-    ]
+    sharing = [replace(group, ranks=np.where(takes_part, group.ranks, 1)) for group in groups]
+    layers = [[(one, sharing[one.expert]) for one in layer_matrices(layer, shape)] for layer in model.kinds]
     axes = np.broadcast(tp, cp, dp, ep, etp, sharding).shape
 
-    def stack(value_of: Callable[[SharedMatrix], Numbers]) -> NDArray[np.float64]:
-        return stack_matrices(axes, layers, value_of)
+    def stack(value_of: Callable[[Matrix, Group], Numbers]) -> NDArray[np.float64]:
+        return stack_matrices(axes, layers, lambda shared: value_of(*shared))
 
     mode = device.behaviour.optimizer.muon_tp_mode
     return MatrixSeconds(
-        computing=stack(lambda one: MODES[mode](cluster, times, one)),
-        sending=stack(lambda one: sending_seconds(cluster, one) if mode == "layer_sharded" else 0.0),
-        sharers=np.maximum(stack(lambda one: one.sharers if mode == "layer_sharded" else 1.0), 1.0),
+        computing=stack(lambda one, data: MODES[mode](cluster, times, one, data)),
+        sending=stack(lambda one, data: sending_seconds(cluster, one, data) if mode == "layer_sharded" else 0.0),
+        sharers=np.maximum(stack(lambda one, data: one.shards * data.ranks if mode == "layer_sharded" else 1.0), 1.0),
     )
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class SharedMatrix:
-    """
-    A whole matrix, and the ranks that hold parts of it.
-
-    Parameters
-    ----------
-    rows, columns
-        Sizes of the whole matrix.
-    row_shards
-        Parts into which tensor-parallel ranks split its rows; 1: they split its columns, or nothing.
-    tensor, data
-        Tensor-parallel ranks that share it; data-parallel ranks that share the rows of each of these parts.
-    """
-
-    rows: Numbers
-    columns: Numbers
-    row_shards: Numbers
-    tensor: Group
-    data: Group
-
-    @property
-    def sharers(self) -> Numbers:
-        """Number of ranks that hold parts of it."""
-        return self.tensor.ranks * self.data.ranks
-
-    @property
-    def nbytes(self) -> Numbers:
-        """Bytes of its momentum in FP32."""
-        return FP32_BYTES * self.rows * self.columns
+def _tensor_group(one: Matrix) -> Group:
+    """Return the tensor-parallel ranks that share a matrix, which are neighbours."""
+    return Group(ranks=one.shards, stride=1)
 
 
-def share_matrix(one: Matrix, shape: Shape, data: Group) -> SharedMatrix:
-    """Return a matrix with its tensor-parallel ranks, and the given data-parallel ones that share its rows."""
-    tensor = layer_group("etp" if one.expert else "tp", tp=shape.tp, cp=shape.cp, ep=shape.ep, etp=shape.etp)
-    shards = one.row_shards * one.column_shards
-    return SharedMatrix(
-        rows=one.rows,
-        columns=one.columns,
-        row_shards=one.row_shards,
-        tensor=replace(tensor, ranks=shards),
-        data=data,
-    )
+def _momentum_bytes(one: Matrix) -> Numbers:
+    """Bytes of a whole matrix's momentum in FP32."""
+    return FP32_BYTES * one.rows * one.columns
 
 
-def _blockwise_seconds(cluster: Cluster, times: OperatorTimes, one: SharedMatrix) -> Numbers:
+def _blockwise_seconds(cluster: Cluster, times: OperatorTimes, one: Matrix, data: Group) -> Numbers:
     """Seconds in which each rank takes its block for a whole matrix."""
-    rows = one.rows / (one.row_shards * one.data.ranks)
-    columns = one.columns * one.row_shards / one.tensor.ranks
+    rows = one.rows / (one.row_shards * data.ranks)
+    columns = one.columns * one.row_shards / one.shards
     return _steps_seconds(cluster.device, times, np.minimum(rows, columns), np.maximum(rows, columns))
 
 
-def _whole_seconds(cluster: Cluster, times: OperatorTimes, one: SharedMatrix) -> Numbers:
+def _whole_seconds(cluster: Cluster, times: OperatorTimes, one: Matrix, data: Group) -> Numbers:
     """Seconds in which one rank that has all of a matrix orthogonalizes it."""
     return _steps_seconds(cluster.device, times, np.minimum(one.rows, one.columns), np.maximum(one.rows, one.columns))
 
 
-def _duplicated_seconds(cluster: Cluster, times: OperatorTimes, one: SharedMatrix) -> Numbers:
+def _duplicated_seconds(cluster: Cluster, times: OperatorTimes, one: Matrix, data: Group) -> Numbers:
     """Seconds in which all ranks gather a matrix and do the same work (Megatron-LM, ``newton_schulz_tp``)."""
-    gathered = _collective_seconds(cluster, "all_gather", one.data, one.nbytes / one.tensor.ranks)
-    gathered = gathered + _collective_seconds(cluster, "all_gather", one.tensor, one.nbytes)
+    nbytes = _momentum_bytes(one)
+    gathered = _collective_seconds(cluster, "all_gather", data, nbytes / one.shards)
+    gathered = gathered + _collective_seconds(cluster, "all_gather", _tensor_group(one), nbytes)
     short, long = np.minimum(one.rows, one.columns), np.maximum(one.rows, one.columns)
     return _steps_seconds(cluster.device, times, short, long, beside=gathered)
 
 
-def _distributed_seconds(cluster: Cluster, times: OperatorTimes, one: SharedMatrix) -> Numbers:
+def _distributed_seconds(cluster: Cluster, times: OperatorTimes, one: Matrix, data: Group) -> Numbers:
     """
     Seconds in which ranks multiply their parts and sum the products of the norm and of each step.
 
@@ -234,23 +193,20 @@ def _distributed_seconds(cluster: Cluster, times: OperatorTimes, one: SharedMatr
     Megatron-LM, main of 2026-08-22, ``optimizer/emerging_optimizers.py:343``; emerging_optimizers 0.3.0,
     ``muon_utils.py:228``, which warns that products over the longer axis waste compute.
     """
-    by_data = np.asarray(one.data.ranks) >= one.tensor.ranks
-    split = Group(
-        ranks=np.where(by_data, one.data.ranks, one.tensor.ranks),
-        stride=np.where(by_data, one.data.stride, one.tensor.stride),
-    )
-    other = Group(
-        ranks=np.where(by_data, one.tensor.ranks, one.data.ranks),
-        stride=np.where(by_data, one.tensor.stride, one.data.stride),
+    tensor, nbytes = _tensor_group(one), _momentum_bytes(one)
+    by_data = np.asarray(data.ranks) >= tensor.ranks
+    split, other = (
+        Group(ranks=np.where(by_data, a.ranks, b.ranks), stride=np.where(by_data, a.stride, b.stride))
+        for a, b in ((data, tensor), (tensor, data))
     )
     least = np.minimum(one.rows, one.columns)
     unsplit = np.where(np.asarray(one.row_shards) > 1, one.columns, one.rows)
     short = np.where(by_data | (np.asarray(split.ranks) == 1), least, unsplit)
     long = one.rows * one.columns / short / split.ranks
-    turned = np.where(by_data & (np.asarray(one.rows) < one.columns), one.nbytes / split.ranks, 0.0)
+    turned = np.where(by_data & (np.asarray(one.rows) < one.columns), nbytes / split.ranks, 0.0)
     steps = cluster.device.behaviour.optimizer.muon_num_ns_steps
     sent = (
-        _collective_seconds(cluster, "all_gather", other, one.nbytes / split.ranks)
+        _collective_seconds(cluster, "all_gather", other, nbytes / split.ranks)
         + 2 * _collective_seconds(cluster, "all_to_all", split, turned)
         + _collective_seconds(cluster, "all_reduce", split, FP32_BYTES)
         + steps * _collective_seconds(cluster, "all_reduce", split, NARROW_BYTES * short**2)
@@ -264,14 +220,15 @@ MODES = {
     "distributed": _distributed_seconds,
     "layer_sharded": _whole_seconds,
 }
-"""Seconds in which a rank orthogonalizes a matrix, by the setting ``muon_tp_mode``."""
+"""Seconds in which a rank orthogonalizes a matrix that data-parallel ranks share, by the setting ``muon_tp_mode``."""
 
 
-def sending_seconds(cluster: Cluster, one: SharedMatrix) -> Numbers:
+def sending_seconds(cluster: Cluster, one: Matrix, data: Group) -> Numbers:
     """Seconds of a rank's part of a matrix on the way to the rank that orthogonalizes it, and of the result back."""
-    is_tensor = np.asarray(one.tensor.ranks) > 1
-    sharers = Group(ranks=one.sharers, stride=np.where(is_tensor, one.tensor.stride, one.data.stride))
-    return 2 * _collective_seconds(cluster, "all_to_all", sharers, one.nbytes / one.sharers)
+    tensor = _tensor_group(one)
+    stride = np.where(np.asarray(tensor.ranks) > 1, tensor.stride, data.stride)
+    sharers = Group(ranks=tensor.ranks * data.ranks, stride=stride)
+    return 2 * _collective_seconds(cluster, "all_to_all", sharers, _momentum_bytes(one) / sharers.ranks)
 
 
 def _collective_seconds(cluster: Cluster, kind: str, group: Group, nbytes: Numbers) -> Numbers:

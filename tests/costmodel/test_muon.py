@@ -21,7 +21,6 @@ from costmodel.step.muon import (
     MORE_UPDATE_BYTES,
     newton_schulz_flops,
     sending_seconds,
-    share_matrix,
 )
 from costmodel.strategy import Sharding, Strategy
 from costmodel.tables import Facts
@@ -245,11 +244,11 @@ def test_placements_take_the_published_parts_of_a_step():
     for layer, number in model.layer_counts.items():
         for one in layer_matrices(layer, shape):
             group = Group(ranks=2, stride=8) if one.expert else Group(ranks=8, stride=2)
-            shared, count = share_matrix(one, shape, group), number * one.count
-            repeated += count * MODES["duplicated"](given.cluster, times, shared)
-            summed += count * MODES["distributed"](given.cluster, times, shared)
-            alone = MODES["layer_sharded"](given.cluster, times, shared) / shared.sharers
-            owned += count * (alone + sending_seconds(given.cluster, shared))
+            shared, count = (one, group), number * one.count
+            repeated += count * MODES["duplicated"](given.cluster, times, *shared)
+            summed += count * MODES["distributed"](given.cluster, times, *shared)
+            alone = MODES["layer_sharded"](given.cluster, times, *shared) / (one.shards * group.ranks)
+            owned += count * (alone + sending_seconds(given.cluster, *shared))
 
     assert summed / repeated == pytest.approx(356 / 632, rel=0.25)
     assert owned / repeated == pytest.approx(157 / 632, rel=0.25)

@@ -6,7 +6,7 @@ from planner.jobs.problem import load
 from planner.measure.sample.bench import least_flops, moved_bytes, needed_bytes
 from planner.measure.sample.samples import OPERATORS, Point, Sizes
 from planner.measure.sample.shapes import (
-    EXTENTS,
+    MOST_FLOPS,
     JobShapes,
     device_points,
     filling_points,
@@ -196,7 +196,7 @@ def test_filling_points_are_whole_rows():
     assert {one.operator for one in points} >= {name for name, kind in OPERATORS.items() if "rows" in kind.needs}
     assert all(set(OPERATORS[one.operator].needs) <= set(one.sizes.applicable) for one in points)
     assert all(one.pass_ in OPERATORS[one.operator].passes for one in points)
-    assert max(map(least_flops, points)) <= EXTENTS["cuda"].flops
+    assert max(map(least_flops, points)) <= MOST_FLOPS["cuda"]
 
 
 def test_points_fit_the_memory():

@@ -187,27 +187,19 @@ MOST_OF_MEMORY = 0.5
 """Fraction of the device's memory that a point may take."""
 
 
-class Extent(NamedTuple):
-    """
-    Sizes of points outside of the job: large enough for a steady rate, small enough to fit many into a budget.
+EDGE = {"cuda": 4096, "cpu": 1024}
+"""Edge of the matmul that overlaps with others, by device."""
 
-    Edge of the matmul that overlaps with others; bytes of copies; parameters of an update; largest FLOPs and bytes of a
-    message.
-    """
+COPIES = {"cuda": (2**28, 2**24, 2**20), "cpu": (2**26, 2**23, 2**20)}
+PARAMETERS = {"cuda": (2**26, 2**22, 2**28, 2**24), "cpu": (2**24, 2**22)}
+"""Bytes of copies and parameters of updates; those that are large enough for a steady rate first."""
 
-    edge: int
-    copies: tuple[int, ...]
-    parameters: tuple[int, ...]
-    flops: float
-    message: int
+MOST_FLOPS, MOST_BYTES = {"cuda": 5e13, "cpu": 1e11}, {"cuda": 2**28, "cpu": 2**25}
+"""
+Largest FLOPs of a point, and largest bytes of a message, so that many fit into a budget.
 
-
-EXTENTS = {
-    "cuda": Extent(4096, (2**28, 2**24, 2**20), (2**26, 2**22, 2**28, 2**24), 5e13, 2**28),
-    "cpu": Extent(1024, (2**26, 2**23, 2**20), (2**24, 2**22), 1e11, 2**25),
-}
-
-"""By device; the largest matmul takes a tenth of a second on a GPU, and up to some seconds on a CPU."""
+The largest matmul takes a tenth of a second on a GPU, and up to some seconds on a CPU.
+"""
 
 ROUNDS = 64
 
@@ -269,11 +261,11 @@ def points_to_measure(
 
 def device_points(device: str = "cuda", dtype: str = "bf16") -> tuple[Point, ...]:
     """Return points for constants of a device: launches, matmuls, copies (also overlapped with a matmul), updates."""
-    is_gpu, extent = device == "cuda", EXTENTS[device]
+    is_gpu = device == "cuda"
     copies = ("copy", *_OVER_THE_LINK) if is_gpu else ("copy",)
     updates, launches = (("adam", "host_adam"), ("launch", "graph_launch")) if is_gpu else (("adam",), ("launch",))
-    (large, *others), (many, *fewer) = extent.copies, extent.parameters
-    edge = Sizes(m=extent.edge, n=extent.edge, k=extent.edge)
+    (large, *others), (many, *fewer) = COPIES[device], PARAMETERS[device]
+    edge = Sizes(m=EDGE[device], n=EDGE[device], k=EDGE[device])
     alone = [
         *(_forward(name, Sizes(n=CHAIN), "fp32") for name in launches),
         _forward("matmul", Sizes(m=512, n=512, k=512), dtype),
@@ -336,7 +328,7 @@ def filling_messages(
     """
     for index in range(rounds):
         fraction = radical_inverse(index - 1, BASES[0]) if index > 1 else float(index)
-        nbytes = _interpolate_size(fraction, (LEAST_MESSAGE, EXTENTS[device].message), MULTIPLE)
+        nbytes = _interpolate_size(fraction, (LEAST_MESSAGE, MOST_BYTES[device]), MULTIPLE)
         for beside in ("", "matmul") if device == "cuda" else ("",):
             for size in group_sizes:
                 for operator in COLLECTIVES:
@@ -392,7 +384,7 @@ def filling_points(device: str = "cuda", dtype: str = "bf16") -> Iterator[Point]
             "grouped_matmul": _expert_points(at, round_to),
             "batched_matmul": _batch_points(at, round_to),
         }
-        yield from _points(shapes.items(), dtype, EXTENTS[device].flops)
+        yield from _points(shapes.items(), dtype, MOST_FLOPS[device])
 
 
 _MOVING = tuple(name for name, kind in OPERATORS.items() if "rows" in kind.needs)

@@ -97,11 +97,9 @@ class Determined:
     Parameters
     ----------
     constant
-        The constant, with its prior from the catalog.
+        The constant, with its prior from the catalog in the units of the device's field.
     value
         Fitted value, in the units of the device's field.
-    prior_value
-        Value of the catalog, in the same units.
     width
         Standard deviation of the logarithm after the fit.
     is_at_bound
@@ -110,7 +108,6 @@ class Determined:
 
     constant: Constant
     value: float
-    prior_value: float
     width: float
     is_at_bound: bool
 
@@ -568,7 +565,6 @@ def _build_determined(chosen: Sequence[Constant], logs: Array, widths: Array, pr
         Determined(
             constant=constant,
             value=float(np.exp(logs[index])),
-            prior_value=constant.prior,
             width=float(np.sqrt(widths[index, index])),
             is_at_bound=bool(at_bound[index]),
         )
@@ -622,7 +618,7 @@ def _sources(determined: Sequence[Determined], base: str, runs: str) -> dict[str
     for one in determined:
         for field in calibration_fields(one.constant):
             entry, last = field.partition(".")[0], field.rpartition(".")[2]
-            prior = f"prior {one.prior_value:.4g} +- {one.constant.sigma:.0%} of {base}"
+            prior = f"prior {one.constant.prior:.4g} +- {one.constant.sigma:.0%} of {base}"
             texts.setdefault(entry, []).append(f"{last} +- {one.width:.1%}, {prior}")
     return {entry: f"planner calibrate: fitted to {runs}: {'; '.join(lines)}" for entry, lines in texts.items()}
 

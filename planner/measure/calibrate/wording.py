@@ -63,7 +63,7 @@ def _quartiles(worth: Worth) -> str:
 
 def _constant(one: Determined) -> str:
     bound = "; at its physical bound: the runs have an effect that no constant describes" if one.is_at_bound else ""
-    numbers = f"{one.prior_value:>11.4g} {one.value:>11.4g} {one.width:>7.1%}"
+    numbers = f"{one.constant.prior:>11.4g} {one.value:>11.4g} {one.width:>7.1%}"
     return f"{one.constant.fields[0]:<48} {numbers}  {one.origin}{bound}"
 
 

@@ -53,10 +53,6 @@ LONGEST_WORD = 16
 """Characters of a number or word that the end of the text may cut."""
 
 
-class _BrokenError(Exception):
-    """The text at this place is not JSON, or is cut off."""
-
-
 class Document:
     """
     Text of a trace.
@@ -98,7 +94,7 @@ class Document:
         """
         try:
             yield from self._list() if self._peek() == "[" else self._object()
-        except _BrokenError:
+        except JSONDecodeError:
             self.truncated = True
         except RecursionError:
             raise SpecError(self._where, "is nested too deeply to be a trace.") from None
@@ -190,7 +186,7 @@ class Document:
         """Decode one event, [] if it is broken, and find the separator between it and the next."""
         try:
             event = self._value()
-        except _BrokenError:
+        except JSONDecodeError:
             if not BETWEEN.search(self._text, self._at):
                 raise
             self._skip(self._at)
@@ -213,7 +209,7 @@ class Document:
             except JSONDecodeError as error:
                 if (self._is_cut(error) and self._read_more()) or self._mend():
                     continue
-                raise _BrokenError from None
+                raise
             if end < len(self._text) or not self._read_more():
                 self._at, self._num_idle = end, 0
                 return value
@@ -244,7 +240,7 @@ class Document:
                 self._at = end
                 return self._text[end]
             if not self._read_more():
-                raise _BrokenError
+                raise JSONDecodeError("The text is cut off", self._text, self._at)
 
     def _read_more(self) -> bool:
         """Read about twice as much text as is at hand; return False at the end."""

@@ -23,8 +23,8 @@ OF_MODEL, OF_LAYOUT, FALLS_OVER, OF_RUN = 0.057, 0.060, 2.6, 0.029
 """
 Standard deviations of the logarithm of measured over predicted time that constants leave on an unseen stack.
 
-Of all runs of one model, of its layouts, with the distance over which what they share falls to 1/e, and of one run: the
-likeliest ones of the published stacks (``python -m benchmarks.learning_curve --spread``).
+They belong to all runs of one model, to its layouts, whose common part falls to 1/e over the distance, and to one run.
+They are the likeliest ones of the published stacks (``python -m benchmarks.learning_curve --spread``).
 """
 
 

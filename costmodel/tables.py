@@ -424,6 +424,24 @@ def add_layer_axis(decision: Any) -> NDArray[Any]:
     return np.asarray(decision)[..., None]
 
 
+@record(frozen=True, kw_only=True, slots=True)
+class Table:
+    """Base of a record whose fields are columns: arrays of equal length."""
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(getattr(self, fields(self)[0].name))
+
+    def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Self:
+        """Return some of the rows."""
+        return type(self)(**{one.name: getattr(self, one.name)[rows] for one in fields(self)})
+
+    @classmethod
+    def join(cls, several: Sequence[Self]) -> Self:
+        """Concatenate several tables."""
+        return cls(**{one.name: np.concatenate([getattr(each, one.name) for each in several]) for one in fields(cls)})
+
+
 MOST_ROWS = 2**16
 
 """Largest number of cached rows; affects only memory."""

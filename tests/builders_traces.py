@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import numpy as np
 
-from planner.measure.traces.events import UNKNOWN, Blocks, Category, Device, Events, Message, Trace, Track
+from planner.measure.traces.events import UNKNOWN, Blocks, Category, Device, Events, Message, Trace, Track, build_table
 
 THREAD, COMPUTE, COMMUNICATION = range(3)
 TRACKS = (Track("thread", "1", "1"), Track("stream", "0", "7"), Track("stream", "0", "20"))
@@ -18,7 +18,7 @@ def events_of(rows: list[dict[str, int]]) -> Events:
         one.name: np.array([row.get(one.name, 0 if one.name == "nbytes" else UNKNOWN) for row in rows], dtype=np.int64)
         for one in fields(Events)
     }
-    return Events.build(len(rows), **columns).sort_by_time()
+    return build_table(Events, len(rows), **columns).sort_by_time()
 
 
 def a_step(*, kernel: str = "gemm", rank: int | None = 0, num_steps: int = 1) -> Trace:

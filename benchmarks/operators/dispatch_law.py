@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.network.link_law import Estimates
 from costmodel.record import record
+from costmodel.tables import Table
 from costmodel.timing.gaussian_process import GaussianProcess, Rows
 from costmodel.timing.sampled_source import NORMAL_90
 from planner.measure.fit.law import (
@@ -43,7 +44,7 @@ NODE = 8
 
 
 @record(frozen=True, kw_only=True, slots=True)
-class Exchanges:
+class Exchanges(Table):
     """
     Dispatches and combines, one per row.
 
@@ -78,14 +79,6 @@ class Exchanges:
     includes_call: NDArray[np.bool_]
     link_bandwidth: Rows
     network_bandwidth: Rows
-
-    def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Exchanges:
-        """Return some of the rows."""
-        return Exchanges(**{name: getattr(self, name)[rows] for name in self.__slots__})
-
-    def __len__(self) -> int:
-        """Number of rows."""
-        return len(self.ranks)
 
     @property
     def leaves(self) -> NDArray[np.bool_]:

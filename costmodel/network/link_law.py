@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.facts.calibration import Fabric
 from costmodel.record import record
+from costmodel.tables import Table
 from costmodel.timing.gaussian_process import Rows
 
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send")
@@ -20,7 +21,7 @@ ALL_REDUCE, ALL_TO_ALL, SEND = (KINDS.index(kind) for kind in ("all_reduce", "al
 
 
 @record(frozen=True, kw_only=True, slots=True)
-class Calls:
+class Calls(Table):
     """
     Collectives, one per row.
 
@@ -38,14 +39,6 @@ class Calls:
     nbytes: Rows
     ranks: Rows
     nodes: Rows
-
-    def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Calls:
-        """Return some of the rows."""
-        return Calls(kinds=self.kinds[rows], nbytes=self.nbytes[rows], ranks=self.ranks[rows], nodes=self.nodes[rows])
-
-    def __len__(self) -> int:
-        """Number of rows."""
-        return len(self.kinds)
 
     @property
     def ranks_per_node(self) -> Rows:

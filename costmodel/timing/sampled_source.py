@@ -14,7 +14,7 @@ from costmodel.errors import SpecError
 from costmodel.facts.calibration import SampledOperator, Samples
 from costmodel.facts.device import EquippedDevice
 from costmodel.record import record
-from costmodel.tables import remember_rows
+from costmodel.tables import Table, remember_rows
 from costmodel.timing.gaussian_process import GaussianProcess, Rows, fit_samples
 from costmodel.timing.roofline import Roofline
 from costmodel.timing.work import FLASH_BACKWARD, AttentionSize, KernelSize, MatmulSize, Numbers, Operator
@@ -25,7 +25,7 @@ TILES = ((128, 128), (256, 128), (128, 256))
 
 
 @record(frozen=True, kw_only=True, slots=True)
-class Shapes:
+class Shapes(Table):
     """
     Shapes of one kind of operator: their work, and the features from which deviations from a roofline are learned.
 
@@ -42,14 +42,6 @@ class Shapes:
     flops: Rows
     nbytes: Rows
     features: Rows
-
-    def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Shapes:
-        """Return some of the rows."""
-        return Shapes(flops=self.flops[rows], nbytes=self.nbytes[rows], features=self.features[rows])
-
-    def __len__(self) -> int:
-        """Number of rows."""
-        return len(self.flops)
 
     def add_features(self, *columns: Rows) -> Shapes:
         """Return the shapes with additional features, each of shape (rows,)."""

@@ -18,6 +18,7 @@ from planner.measure.traces.events import (
     Trace,
     Track,
     Wait,
+    build_table,
 )
 
 MAIN = Track("thread", "1", "1")
@@ -102,7 +103,7 @@ class Recording:
                 "source": f"rank{self.rank}.json",
                 "rank": self.rank,
                 "world_size": None,
-                "events": Events.build(len(rows), **columns),
+                "events": build_table(Events, len(rows), **columns),
                 "devices": self.devices,
                 **known,
                 **entries,

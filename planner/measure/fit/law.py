@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from costmodel.errors import SpecError, optional_library
 from costmodel.network.link_law import Estimates, Law, jacobian
 from costmodel.record import record
+from costmodel.tables import Table
 from costmodel.timing.gaussian_process import GaussianProcess, Rows, fit_samples, fit_sparse_process, matern
 from costmodel.timing.sampled_source import NORMAL_90
 
@@ -37,13 +38,7 @@ NUM_POINTS = 300
 Places: TypeAlias = NDArray[np.bool_] | NDArray[np.intp]
 
 
-class Rowwise(Protocol):
-    """Records of arrays with a row for each call."""
-
-    def __getitem__(self: Called, rows: Places) -> Called: ...
-
-
-Called = TypeVar("Called", bound=Rowwise)
+Called = TypeVar("Called", bound=Table)
 
 
 @record(frozen=True, kw_only=True, slots=True)

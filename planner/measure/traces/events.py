@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import field
 from enum import IntEnum
-from typing import Any, ClassVar, Literal, Self, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.record import record
+from costmodel.tables import Table
 
 Integers: TypeAlias = NDArray[np.int64]
 
@@ -74,36 +75,19 @@ def look_up(wanted: Integers, keys: Integers, values: NDArray[Any]) -> Integers:
     return np.where(keys[place] == wanted, values[place], UNKNOWN)
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class Table:
-    """Columns of equal length, as arrays; whole numbers of 64 bits except in ``narrow`` columns."""
+Built = TypeVar("Built", bound=Table)
 
-    narrow: ClassVar[Mapping[str, type[np.signedinteger[Any]]]] = {}
 
-    def __len__(self) -> int:
-        """Number of rows."""
-        return len(getattr(self, fields(self)[0].name))
-
-    def __getitem__(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> Self:
-        """Return some of the rows."""
-        return type(self)(**{one.name: getattr(self, one.name)[rows] for one in fields(self)})
-
-    @classmethod
-    def join(cls, several: Sequence[Self]) -> Self:
-        """Concatenate several tables."""
-        return cls(**{one.name: np.concatenate([getattr(each, one.name) for each in several]) for one in fields(cls)})
-
-    @classmethod
-    def build(cls, number: int, **columns: NDArray[Any] | int) -> Self:
-        """Build a table of a number of rows; columns that are not given are ``UNKNOWN``."""
-        kinds = {one.name: cls.narrow.get(one.name, np.int64) for one in fields(cls)}
-        given = {name: columns.get(name, UNKNOWN) for name in kinds}
-        return cls(
-            **{
-                name: np.asarray(given[name], kind) if np.ndim(given[name]) else np.full(number, given[name], kind)
-                for name, kind in kinds.items()
-            }
-        )
+def build_table(table: type[Built], number: int, /, **columns: NDArray[Any] | int) -> Built:
+    """Build a table of whole numbers with a number of rows; columns that are not given are ``UNKNOWN``."""
+    types = {name: get_args(get_args(hint)[1])[0] for name, hint in get_type_hints(table).items()}
+    given = {name: columns.get(name, UNKNOWN) for name in types}
+    return table(
+        **{
+            name: np.asarray(given[name], kind) if np.ndim(given[name]) else np.full(number, given[name], kind)
+            for name, kind in types.items()
+        }
+    )
 
 
 @record(frozen=True, slots=True)
@@ -267,11 +251,6 @@ class Events(Table):
     message: NDArray[np.int32]
     wait: NDArray[np.int32]
     nbytes: Integers
-
-    narrow: ClassVar[Mapping[str, type[np.signedinteger[Any]]]] = {
-        "category": np.int8,
-        **dict.fromkeys(("name", "track", "operands", "blocks", "message", "wait"), np.int32),
-    }
 
     @property
     def end(self) -> Integers:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.record import record
-from planner.measure.traces.events import UNKNOWN, Integers, Message, Table, Trace, Track, match_names
+from costmodel.tables import Table
+from planner.measure.traces.events import UNKNOWN, Integers, Message, Trace, Track, build_table, match_names
 
 
 class Kind(IntEnum):
@@ -96,11 +97,6 @@ class Tasks(Table):
     collective: Integers
     message: NDArray[np.int32]
 
-    narrow: ClassVar[Mapping[str, type[np.signedinteger[Any]]]] = {
-        **dict.fromkeys(("kind", "waiting"), np.int8),
-        **dict.fromkeys(("track", "trace", "name", "message"), np.int32),
-    }
-
 
 @record(frozen=True, kw_only=True, slots=True)
 class Edges(Table):
@@ -122,13 +118,11 @@ class Edges(Table):
     lag: Integers
     dependency: NDArray[np.int8]
 
-    narrow: ClassVar[Mapping[str, type[np.signedinteger[Any]]]] = {"dependency": np.int8}
-
     @classmethod
     def build_from_rows(cls, rows: Sequence[tuple[int, int, int, int]]) -> Edges:
         """Build edges from rows of before, after, lag and dependency."""
         before, after, lag, dependency = np.array(rows, dtype=np.int64).reshape(-1, 4).T
-        return cls.build(len(rows), before=before, after=after, lag=lag, dependency=dependency)
+        return build_table(cls, len(rows), before=before, after=after, lag=lag, dependency=dependency)
 
 
 @record(frozen=True, kw_only=True, slots=True)

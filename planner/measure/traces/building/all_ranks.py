@@ -25,7 +25,7 @@ from planner.measure.traces.building.streams import (
     queue_track,
     thread_edges,
 )
-from planner.measure.traces.events import UNKNOWN, Category, Integers, Message, Trace, Track
+from planner.measure.traces.events import UNKNOWN, Category, Integers, Message, Trace, Track, build_table
 from planner.measure.traces.graph import Dependency, Edges, ExecutionGraph, Kind, Tasks, Waiting
 from planner.measure.traces.iterations import Iteration, choose_iteration
 from planner.measure.traces.replay import break_circles
@@ -125,7 +125,8 @@ class _Builder:
         kind = np.where(host, Kind.HOST, self._kinds(rows, message))
         waiting, waits_for, duration = self._waits(len(rows), end - start)
         none = np.zeros(len(self.background), dtype=np.int64)
-        return Tasks.build(
+        return build_table(
+            Tasks,
             len(rows),
             track=np.concatenate([self.track, streams.track[self.places], len(self.trace.tracks) + self.queue]),
             kind=kind,

@@ -14,7 +14,7 @@ import numpy as np
 from costmodel.errors import SpecError
 from planner.measure.traces.building.streams import RECORDS, STREAM_WAITS
 from planner.measure.traces.change.layout import Direction, Layout, Pass
-from planner.measure.traces.events import UNKNOWN, Integers, Message, Track
+from planner.measure.traces.events import UNKNOWN, Integers, Message, Track, build_table
 from planner.measure.traces.graph import Dependency, Edges, ExecutionGraph, Kind, Waiting
 from planner.measure.traces.graph import Tasks as Columns
 from planner.measure.traces.iterations import UPDATE_KERNEL
@@ -559,7 +559,8 @@ class Written:
         names = (*source.names, "message between stages or replicas")
         begins = dict.fromkeys((rank for rank, _ in self.tracks), 0)
         return ExecutionGraph(
-            tasks=Columns.build(
+            tasks=build_table(
+                Columns,
                 len(rows),
                 kind=np.where(known, old.kind[rows], Kind.COMMUNICATION),
                 start=np.arange(len(rows)),

@@ -14,7 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodel.errors import SpecError
-from planner.measure.traces.events import ON_STREAMS, UNKNOWN, Category, Events, Integers, Trace, Track, Wait
+from planner.measure.traces.events import (
+    ON_STREAMS,
+    UNKNOWN,
+    Category,
+    Events,
+    Integers,
+    Trace,
+    Track,
+    Wait,
+    build_table,
+)
 from planner.measure.traces.reading import arguments as said
 from planner.measure.traces.reading.messages import number_messages
 
@@ -294,7 +304,7 @@ def assemble_trace(columns: Columns, about: dict[str, Any], library: str, source
     said_of, peer = rows.pop("message"), rows.pop("peer")
     trace = Trace(
         source=source,
-        events=Events.build(len(rows["start"]), **rows),
+        events=build_table(Events, len(rows["start"]), **rows),
         names=names,
         tracks=tracks,
         operands=operands,

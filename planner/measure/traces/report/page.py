@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from planner.measure.traces.breakdown import processor_shares
-from planner.measure.traces.events import UNKNOWN, Category, Events, Integers, Trace, Track
+from planner.measure.traces.events import UNKNOWN, Category, Events, Integers, Trace, Track, build_table
 from planner.measure.traces.graph import ExecutionGraph, Kind
 from planner.measure.traces.replay import Replayed
 from planner.measure.traces.report.replay import (
@@ -334,7 +334,8 @@ def _side_events(graph: ExecutionGraph, times: Replayed, number: int, *, first_t
     known, places = np.unique(launches, return_inverse=True)
     side = 2 * tasks.trace.astype(np.int64) + number
     distinct = np.where(launches == UNKNOWN, UNKNOWN, places + len(known) * side)
-    return Events.build(
+    return build_table(
+        Events,
         len(tasks),
         category=np.where(own == UNKNOWN, of_kind, own),
         name=tasks.name,
@@ -350,7 +351,8 @@ def _side_events(graph: ExecutionGraph, times: Replayed, number: int, *, first_t
 def _path_events(report: Replay, *, track: int) -> Events:
     steps = [one for one in report.path if one.end > one.begin]
     tasks = np.array([one.task for one in steps], dtype=np.int64)
-    return Events.build(
+    return build_table(
+        Events,
         len(steps),
         category=Category.ANNOTATION,
         name=report.graph.tasks.name[tasks],

@@ -225,8 +225,9 @@ def base_name(case: Case) -> str:
     machine = case.problem.machine
     assert machine is not None, "a row's job is loaded, not made by hand"
     entry = machine.device
-    name = entry if isinstance(entry, str) else entry.get("base")
-    return catalog.find_device(name).device if isinstance(name, str) else str(entry.get("name", "inline"))
+    own = {"base": entry} if isinstance(entry, str) else entry
+    base = own.get("base")
+    return catalog.find_device(base).device if isinstance(base, str) else str(own.get("name", "inline"))
 
 
 def _reject_other_device(one: Case, base: str | None) -> RejectedRow | None:

@@ -409,33 +409,25 @@ NOT_IN_UPDATE = (*OVERLAPS, "mbs", "sequence_parallel", "token_dispatcher", "cud
 """Decisions on which a rank's passes, its memory, the time after its last pass, and its update do not depend."""
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class Costs:
+def _both_seconds(facts: Facts, decisions: Mapping[str, Any], contents: Contents) -> Any:
+    return np.stack(np.broadcast_arrays(*contents_seconds(facts, decisions, contents)))
+
+
+def _both_bytes(facts: Facts, decisions: Mapping[str, Any], contents: Contents) -> Any:
+    return np.stack(np.broadcast_arrays(*contents_bytes(facts, decisions, contents)))
+
+
+def costs_of(
+    facts: Facts,
+    decisions: Mapping[str, Any],
+    choices: RankChoices,
+    quantity: Callable[..., Any],
+    without: Sequence[str],
+    *,
+    once: bool = False,
+) -> Any:
     """
-    Costs of every content in pipelines of one shape: (C, A).
-
-    Parameters
-    ----------
-    seconds, steady_state_seconds
-        Seconds of one micro-batch, without and with the waiting time of the rank.
-    device_bytes, host_bytes
-        Device and host memory.
-    update_seconds
-        Update of the parameters, for one content of each rank and number of layers: (C, S).
-    """
-
-    seconds: Any
-    steady_state_seconds: Any
-    device_bytes: Any
-    host_bytes: Any
-    update_seconds: Any
-
-
-def costs_of(facts: Facts, decisions: Mapping[str, Any], choices: RankChoices) -> Costs:
-    """
-    Compute the costs of every content with the other decisions of pipelines of one shape.
-
-    Each part is computed once for every combination of the decisions that it depends on.
+    Compute a quantity of every content in pipelines of one shape, once per set of its decisions: (..., C, A).
 
     Parameters
     ----------
@@ -445,36 +437,13 @@ def costs_of(facts: Facts, decisions: Mapping[str, Any], choices: RankChoices) -
         Every decision: ``pp`` and ``vpp`` as scalars, the others as arrays of shape (C,).
     choices
         Possible contents of ranks.
+    quantity
+        Function of facts, decisions and contents.
+    without
+        Decisions on which it does not depend.
+    once
+        True for one content of each rank and number of layers: (..., C, S).
     """
-    device, host = _part(facts, decisions, choices, _both_bytes, NOT_IN_MEMORY)
-    seconds, pace = _part(facts, decisions, choices, _both_seconds, NOT_IN_TIME)
-    return Costs(
-        seconds=seconds,
-        steady_state_seconds=pace,
-        device_bytes=device,
-        host_bytes=host,
-        update_seconds=_part(facts, decisions, choices, contents_update_seconds, NOT_IN_UPDATE, once=True),
-    )
-
-
-def _both_seconds(facts: Facts, decisions: Mapping[str, Any], contents: Contents) -> Any:
-    return np.stack(np.broadcast_arrays(*contents_seconds(facts, decisions, contents)))
-
-
-def _both_bytes(facts: Facts, decisions: Mapping[str, Any], contents: Contents) -> Any:
-    return np.stack(np.broadcast_arrays(*contents_bytes(facts, decisions, contents)))
-
-
-def _part(
-    facts: Facts,
-    decisions: Mapping[str, Any],
-    choices: RankChoices,
-    quantity: Callable[..., Any],
-    without: Sequence[str],
-    *,
-    once: bool = False,
-) -> Any:
-    """Compute a quantity of every content, or with ``once`` of each rank and layers, once per set of its decisions."""
     names = [name for name, values in decisions.items() if np.ndim(values) and name not in without]
     given = np.stack([decisions[name] for name in names])
     _, index, inverse = np.unique(given, axis=1, return_index=True, return_inverse=True)
@@ -487,11 +456,6 @@ def _part(
     values = np.asarray(quantity(facts, some, contents))
     shape = (*values.shape[:-2], len(index), len(contents.rank))
     return np.broadcast_to(values, shape)[..., inverse.ravel(), :]
-
-
-def ending_seconds(facts: Facts, decisions: Mapping[str, Any], choices: RankChoices) -> Any:
-    """Return the time after the last micro-batch for every content, shape (C, A); parameters as in :func:`costs_of`."""
-    return _part(facts, decisions, choices, contents_ending_seconds, NOT_IN_ENDING)
 
 
 def least_of_each(values: Any, choices: RankChoices) -> Any:
@@ -786,17 +750,6 @@ class _Outer:
     pipeline: Pipeline
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class _Inner:
-    """One combination with the possible contents of its ranks."""
-
-    outer: _Outer
-    choices: RankChoices
-    seconds: Any
-    pace: Any
-    ending: Any
-
-
 def recompute_to_try(problem: Problem) -> tuple[int, ...]:
     """Return the recomputation to try in uneven stages: the job's own, or else the usual sets of modules."""
     own = job_choices(problem).get("recompute")
@@ -1016,21 +969,22 @@ class StageSearch:
             full_of_some &= vpp == 1 or self.pattern is None
             most = max(most for most, _ in alike)
             choices = rank_choices(self.facts.model, pp, vpp, most, modes, full_of_some, fewest=self.fewest)
-            for each in self.promising(choices, [one for _, one in alike]):
-                self.improve(each)
+            for one, seconds, pace, ending in self.promising(choices, [one for _, one in alike]):
+                self.improve(one, choices, seconds, pace, ending)
 
-    def promising(self, choices: RankChoices, alike: Sequence[_Outer]) -> Iterator[_Inner]:
-        """Yield the combinations of one shape that may be faster, with the possible contents of their ranks."""
+    def promising(self, choices: RankChoices, alike: Sequence[_Outer]) -> Iterator[tuple[_Outer, Any, Any, Any]]:
+        """Yield the combinations of one shape that may be faster, with the seconds, pace and ending of each content."""
         self.num_bounded += len(alike)
-        costs = costs_of(self.facts, _columns(alike), choices)
-        fits = self.fit(costs.device_bytes, costs.host_bytes)
-        seconds, pace = (np.where(fits, values, np.inf) for values in (costs.seconds, costs.steady_state_seconds))
+        decisions = _columns(alike)
+        fits = self.fit(*costs_of(self.facts, decisions, choices, _both_bytes, NOT_IN_MEMORY))
+        both = costs_of(self.facts, decisions, choices, _both_seconds, NOT_IN_TIME)
+        seconds, pace = (np.where(fits, values, np.inf) for values in both)
         least, least_pace = least_of_each(seconds, choices), least_of_each(pace, choices)
         left = np.flatnonzero(
             is_within_limits(
                 choices,
                 least_pace,
-                costs.update_seconds,
+                costs_of(self.facts, decisions, choices, contents_update_seconds, NOT_IN_UPDATE, once=True),
                 alike[0].pipeline,
                 num_microbatches=np.array([one.pipeline.num_microbatches for one in alike]),
                 limits=self.limits(alike),
@@ -1039,17 +993,11 @@ class StageSearch:
         if not len(left):
             return
         few = [alike[index] for index in left.tolist()]
-        ending = ending_seconds(self.facts, _columns(few), choices)
+        ending = costs_of(self.facts, _columns(few), choices, contents_ending_seconds, NOT_IN_ENDING)
         still = self.can_improve_incumbent(few, choices, least[left], least_pace[left], least_of_each(ending, choices))
         for position in np.flatnonzero(still).tolist():
             own = left[position]
-            yield _Inner(
-                outer=few[position],
-                choices=choices,
-                seconds=seconds[own],
-                pace=pace[own],
-                ending=ending[position],
-            )
+            yield few[position], seconds[own], pace[own], ending[position]
 
     def can_improve_incumbent(
         self, alike: Sequence[_Outer], choices: RankChoices, seconds: Any, pace: Any, ending: Any
@@ -1070,19 +1018,17 @@ class StageSearch:
         """Return the seconds that the steps of combinations must undercut, without their constant parts."""
         return (self.cuts(some) - 0.5) * TICK_SECONDS - np.array([one.constant_seconds for one in some])
 
-    def improve(self, one: _Inner) -> None:
-        """Let CP-SAT divide the layers of one combination."""
+    def improve(self, one: _Outer, choices: RankChoices, seconds: Any, pace: Any, ending: Any) -> None:
+        """Let CP-SAT divide the layers of one combination, given the costs of the possible contents of its ranks."""
         if self.run.seconds_left <= 0:
-            self.run.leave(int(one.outer.seconds / TICK_SECONDS))
+            self.run.leave(int(one.seconds / TICK_SECONDS))
             return
-        pipeline, limit = one.outer.pipeline, float(self.limits([one.outer])[0])
-        least = (least_of_each(values, one.choices)[None] for values in (one.seconds, one.pace, one.ending))
-        if not self.can_improve_incumbent([one.outer], one.choices, *least)[0]:
+        pipeline, limit = one.pipeline, float(self.limits([one])[0])
+        least = (least_of_each(values, choices)[None] for values in (seconds, pace, ending))
+        if not self.can_improve_incumbent([one], choices, *least)[0]:
             return
         slowest = limit * pipeline.vpp / (pipeline.weight_of_slowest + 1)
-        options, which = options_of(
-            one.choices, one.seconds, one.pace, one.ending, slowest=slowest, alternate=self.pattern is not None
-        )
+        options, which = options_of(choices, seconds, pace, ending, slowest=slowest, alternate=self.pattern is not None)
         cut = min(int(np.ceil(limit * pipeline.vpp / RANK_TICK_SECONDS)), MAX_TICKS)
         if pipeline.pattern is not None and len(options):
             kept = options_of_dealings(options, pipeline, cut=cut)
@@ -1094,13 +1040,13 @@ class StageSearch:
         model, classes = encoding
         status, solver = self.run.solve(model)
         if status in (cp_model.FEASIBLE, cp_model.UNKNOWN):
-            self.run.leave(int(one.outer.seconds / TICK_SECONDS))
+            self.run.leave(int(one.seconds / TICK_SECONDS))
         if status in (cp_model.FEASIBLE, cp_model.OPTIMAL):
             chosen = read_solution(classes, solver, options)
             assert objective(options, chosen, pipeline) == round(solver.objective_value)
-            layout = layout_of(one.choices, which[chosen])
-            strategy = replace(strategy_of(one.outer.decisions), layout=layout, **_most_common(layout))
-            self.run.keep_uneven(one.outer.group, strategy, layout_cost(self.facts, strategy))
+            layout = layout_of(choices, which[chosen])
+            strategy = replace(strategy_of(one.decisions), layout=layout, **_most_common(layout))
+            self.run.keep_uneven(one.group, strategy, layout_cost(self.facts, strategy))
 
     def pipeline(self, decisions: Mapping[str, Any], num_microbatches: int) -> Pipeline:
         """Return the shape of a combination's pipeline."""

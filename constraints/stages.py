@@ -46,28 +46,6 @@ Linear: TypeAlias = "cp_model.LinearExpr | cp_model.IntVar | int"
 
 
 @record(frozen=True, kw_only=True, slots=True)
-class Chunks:
-    """
-    Layers of the chunks of each option, for models with alternating kinds of layers.
-
-    Parameters
-    ----------
-    layers, full_layers
-        Layers of each chunk; those at its front that are recomputed in full; shape (A, v).
-    kinds
-        Layers of each kind in all chunks, then those that are recomputed in full; shape (A, 2 K).
-    """
-
-    layers: Ints
-    full_layers: Ints
-    kinds: Ints
-
-    def take(self, which: Ints | Flags) -> Chunks:
-        """Return the chunks of some options."""
-        return Chunks(layers=self.layers[which], full_layers=self.full_layers[which], kinds=self.kinds[which])
-
-
-@record(frozen=True, kw_only=True, slots=True)
 class StageOptions:
     """
     Options of each rank of one pipeline, one per entry, shape (A,).
@@ -85,7 +63,8 @@ class StageOptions:
     ticks, pace_ticks, ending_ticks
         Time of one micro-batch, without and with waits for other ranks; time after the last micro-batch.
     chunks
-        Chunks of each option; only where kinds of layers alternate.
+        Contents of the chunks, shape (A, 2 v + 2 K); (A, 0) where kinds of layers do not alternate. First the layers of
+        each chunk and those at its front that are recomputed in full, then the layers of each kind likewise.
     """
 
     rank: Ints
@@ -96,15 +75,14 @@ class StageOptions:
     ticks: Ints
     pace_ticks: Ints
     ending_ticks: Ints
-    chunks: Chunks | None = None
+    chunks: Ints
 
     def __len__(self) -> int:
         return len(self.rank)
 
     def take(self, which: Ints | Flags) -> StageOptions:
         """Return some of the options."""
-        columns = {one.name: getattr(self, one.name)[which] for one in fields(self) if one.name != "chunks"}
-        return StageOptions(**columns, chunks=self.chunks.take(which) if self.chunks else None)
+        return StageOptions(**{one.name: getattr(self, one.name)[which] for one in fields(self)})
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -245,17 +223,18 @@ def _add_order(
 
 def _add_path(model: cp_model.CpModel, classes: Sequence[RankClass], options: StageOptions, pipeline: Pipeline) -> None:
     """Chain virtual stages along the pattern, and match each rank's chunks with the kinds that its option holds."""
-    pattern, chunks = pipeline.pattern, options.chunks
+    pattern, vpp = pipeline.pattern, pipeline.vpp
     assert pattern is not None
-    assert chunks is not None
     class_of = {one.ranks[0]: one for one in classes}
     arcs_of_rank: list[list[cp_model.IntVar]] = [[] for _ in range(pipeline.pp)]
     kinds_of_rank: list[list[Ints]] = [[] for _ in range(pipeline.pp)]
     begins: dict[int, Linear] = {0: 1}
-    for stage in range(pipeline.pp * pipeline.vpp):
+    for stage in range(pipeline.pp * vpp):
         chunk, rank = divmod(stage, pipeline.pp)
         leaving, entering = defaultdict(list), defaultdict(list)
-        for (layers, full_layers, *own_kinds), counts in _counts_by_chunk(class_of[rank], chunks, chunk).items():
+        content = options.chunks[class_of[rank].options]
+        content = content[:, [chunk, vpp + chunk]] if vpp > 1 else content  # a single chunk has the kinds of its rank
+        for (layers, full_layers, *own_kinds), counts in _group_counts(class_of[rank], content).items():
             met = kinds_met(pattern, layers, full_layers)
             places = [place for place in begins if not own_kinds or met[place].tolist() == own_kinds]
             arcs = [model.new_bool_var("") for _ in places]
@@ -268,8 +247,9 @@ def _add_path(model: cp_model.CpModel, classes: Sequence[RankClass], options: St
         for place, begin in begins.items():
             model.add(cp_model.LinearExpr.sum(leaving[place]) == begin)
         begins = {place: cp_model.LinearExpr.sum(arcs) for place, arcs in entering.items()}
-    for rank, one in class_of.items() if pipeline.vpp > 1 else ():
-        for of_options, met in zip(chunks.kinds[one.options].T, np.array(kinds_of_rank[rank]).T, strict=True):
+    for rank, one in class_of.items() if vpp > 1 else ():
+        kinds = options.chunks[one.options, 2 * vpp :]
+        for of_options, met in zip(kinds.T, np.array(kinds_of_rank[rank]).T, strict=True):
             model.add(_sum_weighted(one.counts, of_options) == _sum_weighted(arcs_of_rank[rank], met))
 
 
@@ -278,13 +258,10 @@ def kinds_met(pattern: LayerPattern, num_layers: int, full_layers: int) -> Ints:
     return np.concatenate([pattern.counts(num_layers), pattern.counts(full_layers)], axis=1)
 
 
-def _counts_by_chunk(one: RankClass, chunks: Chunks, chunk: int) -> dict[tuple[int, ...], list[cp_model.IntVar]]:
-    """Group a rank's options by the layers of one chunk, those in full and, for a single chunk, their kinds."""
-    columns = [chunks.layers[one.options, chunk], chunks.full_layers[one.options, chunk]]
-    if chunks.layers.shape[1] == 1:
-        columns += list(chunks.kinds[one.options].T)
+def _group_counts(one: RankClass, content: Ints) -> dict[tuple[int, ...], list[cp_model.IntVar]]:
+    """Group the counts of a rank's options by the layers that they hold, a row per option."""
     counts = defaultdict(list)
-    for key, count in zip(np.stack(columns, axis=1).tolist(), one.counts, strict=True):
+    for key, count in zip(content.tolist(), one.counts, strict=True):
         counts[tuple(key)].append(count)
     return counts
 
@@ -335,19 +312,16 @@ def options_of_dealings(options: StageOptions, pipeline: Pipeline, *, cut: int) 
     cut
         Objective that a layout must undercut.
     """
-    assert options.chunks is not None
     of_rank = [np.flatnonzero(options.rank == rank) for rank in range(pipeline.pp)]
-    chunks = np.concatenate([options.chunks.layers, options.chunks.full_layers], axis=1)
-    different = [np.unique(chunks[own], axis=0) for own in of_rank]
+    different = [np.unique(options.chunks[own, : 2 * pipeline.vpp], axis=0) for own in of_rank]
     dealings = _dealings(different, pipeline)
     if dealings is None:
         return np.ones(len(options), dtype=bool)
     covered = _kinds_covered(dealings, pipeline)
     groups, (ticks, pace, ending) = [], np.zeros((3, len(covered)), dtype=np.int64)
     for rank, own in enumerate(of_rank):
-        by_option = np.concatenate([chunks[own], options.chunks.kinds[own]], axis=1)
         by_dealing = np.concatenate([dealings[:, rank], covered[:, rank]], axis=1)
-        _, group = np.unique(np.concatenate([by_option, by_dealing]), axis=0, return_inverse=True)
+        _, group = np.unique(np.concatenate([options.chunks[own], by_dealing]), axis=0, return_inverse=True)
         of_options, of_dealings = np.split(group.ravel(), [len(own)])
         groups.append((of_options, of_dealings))
         ticks = ticks + _least(options.ticks[own], of_options, of_dealings)

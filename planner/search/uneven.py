@@ -23,7 +23,6 @@ import numpy as np
 from constraints.cp_sat import MAX_TICKS, TICK_SECONDS, cp_model, seconds_to_floor_ticks
 from constraints.stages import (
     RANK_TICK_SECONDS,
-    Chunks,
     Pipeline,
     StageOptions,
     encode_stages,
@@ -233,15 +232,12 @@ class RankChoices:
         """Number of layers without those of multi-token prediction."""
         return np.asarray(self.kinds.sum(axis=1))
 
-    def chunks(self, which: Ints) -> Chunks:
-        """Return the layers in the chunks of some entries."""
+    def chunks(self, which: Ints) -> Ints:
+        """Return the chunks of some entries, as :class:`constraints.stages.StageOptions` has them."""
         sizes = [self.sizes[one] for one in which.tolist()]
         full = [full_by_chunk(num, own) for num, own in zip(self.num_full[which].tolist(), sizes, strict=True)]
-        return Chunks(
-            layers=np.array(sizes, dtype=np.int64),
-            full_layers=np.array(full, dtype=np.int64),
-            kinds=np.concatenate([self.kinds[which], self.contents.full_layers[which].astype(np.int64)], axis=1),
-        )
+        columns = (sizes, full, self.kinds[which], self.contents.full_layers[which])
+        return np.concatenate([np.asarray(one, dtype=np.int64) for one in columns], axis=1)
 
 
 def num_leading(model: Model) -> int | None:
@@ -488,10 +484,8 @@ def options_of(
     ticks, pace_ticks, ending_ticks = np.zeros((3, len(seconds)), dtype=np.int64)
     for rounded, values in ((ticks, seconds), (pace_ticks, pace), (ending_ticks, ending)):
         rounded[index] = np.rint(values[index] / RANK_TICK_SECONDS)
-    num, chunks = choices.num_layers[index], choices.chunks(index) if alternate else None
-    columns = [choices.contents.rank[index], num, choices.num_leading[index]]
-    if chunks:
-        columns += [*chunks.layers.T, *chunks.full_layers.T, *chunks.kinds.T]
+    columns = [choices.contents.rank[index], choices.num_layers[index], choices.num_leading[index]]
+    columns += [*choices.chunks(index).T] if alternate else []
     costs = np.stack([ticks, pace_ticks, ending_ticks], axis=1)
     order = np.lexsort(np.stack([*columns, *costs[index].T])[::-1])
     holds = dict(zip(index.tolist(), np.stack(columns, axis=1).tolist(), strict=True))
@@ -508,7 +502,7 @@ def options_of(
         ticks=ticks[which],
         pace_ticks=pace_ticks[which],
         ending_ticks=ending_ticks[which],
-        chunks=choices.chunks(which) if alternate else None,
+        chunks=choices.chunks(which) if alternate else np.zeros((len(which), 0), dtype=np.int64),
     )
     return options, which
 

@@ -20,7 +20,6 @@ import pytest
 from ortools.sat.python import cp_model
 
 from constraints.stages import (
-    Chunks,
     Pipeline,
     StageOptions,
     encode_stages,
@@ -105,11 +104,11 @@ def least_alternating_objective(options: StageOptions, pipeline: Pipeline, order
         rest = list(order)
         for chunk in range(pipeline.vpp):
             for rank, one in enumerate(chosen):
-                size, full = int(options.chunks.layers[one, chunk]), int(options.chunks.full_layers[one, chunk])
+                size, full = options.chunks[one, [chunk, pipeline.vpp + chunk]].tolist()
                 met_in_full[rank] += rest[:full]
                 met[rank] += rest[:size]
                 rest = rest[size:]
-        held = [options.chunks.kinds[one].tolist() for one in chosen]
+        held = [options.chunks[one, 2 * pipeline.vpp :].tolist() for one in chosen]
         kinds = range(len(held[0]) // 2)
         if held != [
             [own.count(kind) for own in (whole, full) for kind in kinds]
@@ -163,7 +162,7 @@ def alternating_options(rows: list[tuple[int, int, list[int], list[int], list[in
         ticks=ticks,
         pace_ticks=ticks,
         ending_ticks=ending,
-        chunks=Chunks(layers=sizes, full_layers=full, kinds=kinds),
+        chunks=np.concatenate([sizes, full, kinds], axis=1),
     )
 
 
@@ -225,6 +224,7 @@ def random_pipeline(chooser: random.Random) -> tuple[StageOptions, Pipeline]:
         ticks=columns[5],
         pace_ticks=columns[5] + columns[7],
         ending_ticks=columns[6],
+        chunks=np.zeros((len(rows), 0), dtype=np.int64),
     )
     pipeline = Pipeline(
         pp=pp, vpp=vpp, num_microbatches=chooser.randint(1, 40), num_layers=num_layers, num_leading=leading

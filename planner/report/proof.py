@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         PlanReportRecord,
         RecommendationRecord,
     )
-    from planner.search.branch_and_bound import SearchStats
+    from planner.search.candidates import SearchStats
 
 
 def candidates_sections(whole: PlanReportRecord) -> Iterator[Section]:
@@ -159,15 +159,14 @@ def _solver(whole: PlanReportRecord, effort: SearchStats) -> str:
 
 def _count_pruned(effort: SearchStats) -> str:
     """Count the strategies that the solver never saw, by reason."""
-    pruned = effort.pruned
     reasons = {
         "by the lower bound of their degrees": effort.num_bounded,
-        "by the lower bound of their features": pruned.bounded,
-        "by a rule on the step time": pruned.infeasible_time,
-        "slower than the margin above the best so far": pruned.cut,
-        "with needless modules recomputed": pruned.dominated,
-        "beyond the memory": pruned.unfit,
-        "not reached before the time limit": effort.size - pruned.tabulated - effort.num_bounded,
+        "by the lower bound of their features": effort.num_bounded_modes,
+        "by a rule on the step time": effort.num_untimed,
+        "slower than the margin above the best so far": effort.num_cut,
+        "with needless modules recomputed": effort.num_needless,
+        "beyond the memory": effort.num_unfit_modes,
+        "not reached before the time limit": effort.size - effort.num_tabulated - effort.num_bounded,
     }
     return ", ".join(f"{number:,} {reason}" for reason, number in reasons.items() if number > 0) or "nothing"
 

@@ -16,7 +16,7 @@ are facts of the job; with them given, its total time grows with its step time.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import field, fields, replace
+from dataclasses import field, replace
 from enum import StrEnum
 from logging import DEBUG
 
@@ -47,8 +47,8 @@ from planner.search.candidates import (
     Found,
     IncumbentPool,
     Ints,
-    Pruned,
     Rivals,
+    SearchStats,
     SecondsFunction,
     sort_by_preference,
 )
@@ -103,63 +103,6 @@ class Status(StrEnum):
     FEASIBLE = "feasible"
     INFEASIBLE = "infeasible"
     UNKNOWN = "unknown"
-
-
-@record(frozen=True, kw_only=True, slots=True)
-class SearchStats:
-    """
-    Effort of the search.
-
-    Parameters
-    ----------
-    raw_size
-        Combinations of all values before any rule.
-    size
-        Strategies that satisfy every rule except those of memory.
-    bounds
-        Restrictions that the search adds by itself, one sentence each.
-    num_rows, num_rows_tabulated
-        Rows of degrees; rows whose features were tabulated.
-    num_bounded
-        Strategies of the other rows, whose lower bound is above the best step time.
-    pruned
-        Strategies of the tabulated rows, and the number left out for each reason.
-    num_candidates
-        Strategies in the tables of CP-SAT's model that the other rules allow.
-    num_unfit
-        Strategies among them that are too large for device or host.
-    num_solves
-        Number of CP-SAT runs.
-    num_pipelines
-        Combinations of decisions for a whole pipeline with uneven stages whose bound is within the cut.
-    num_pipelines_costed
-        Combinations among them whose ranks were costed; results found meanwhile exclude the others.
-    num_pipelines_solved
-        Combinations among them whose layers CP-SAT divided.
-    build_seconds, solve_seconds
-        Time for the space, tables and models of all questions of a loop, at its first; time inside CP-SAT.
-    """
-
-    raw_size: int = 0
-    size: int = 0
-    bounds: tuple[str, ...] = ()
-    num_rows: int = 0
-    num_rows_tabulated: int = 0
-    num_bounded: int = 0
-    pruned: Pruned = field(default_factory=Pruned)
-    num_candidates: int = 0
-    num_unfit: int = 0
-    num_solves: int = 0
-    num_pipelines: int = 0
-    num_pipelines_costed: int = 0
-    num_pipelines_solved: int = 0
-    build_seconds: float = 0.0
-    solve_seconds: float = 0.0
-
-    def __add__(self, other: SearchStats) -> SearchStats:
-        """Add the effort of another search of the same job; of equal restrictions one stays."""
-        each = {one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)}
-        return SearchStats(**each | {"bounds": tuple(dict.fromkeys(each["bounds"]))})
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -244,7 +187,6 @@ class Search:
         self.cost_table = CostTable.build(problem, self.space, formulas)
         self.incumbents = IncumbentPool(top=problem.top, tolerance=tolerance)
         self.even: dict[Hashable, Strategy] = {}
-        self.stage_effort: dict[str, int] = {}
         self.row_bounds = bound_rows(self.space, formulas.lower_bound, lambda: self.seconds_left > 0)
         self.bounds = self.row_bounds.copy()  # raised where the memory of a row is bounded as well
         self.group_of_row = self.space.groups(GROUP_DECISIONS)
@@ -252,9 +194,7 @@ class Search:
         self.tabulated = np.zeros(self.space.num_rows, dtype=bool)
         self.costed: list[tuple[Candidates, Ints]] = []
         self.margin: Margin | None = None
-        self.num_candidates = self.num_unfit = self.num_solves = 0
-        self.pruned = Pruned()
-        self.solve_seconds = 0.0
+        self.stats = SearchStats()
         self.pace = SHORTEST_SECONDS / LARGEST_BATCH_ROWS
 
     @property
@@ -309,7 +249,7 @@ class Search:
         self.incumbents.rivals = self.rivals.summed_ticks
         stages = StageSearch(self, [found.strategy.recompute for found in self.incumbents.best])
         stages.search()
-        self.stage_effort = stages.effort
+        self.stats += stages.effort
         layouts = {group: found for group, found in self.incumbents.groups.items() if self.differs(found.strategy)}
         self.incumbents.groups, self.incumbents.rivals = {}, self.rivals.ticks
         for group, found in even.items():
@@ -366,7 +306,7 @@ class Search:
         every_set = self.problem.variants == "all" or bool(self.space.rules.timed)  # also needless ones
         cuts = self.reaches(self.group_of_row[rows])
         block, row, ticks, pruned = self.cost_table.promising(rows, cuts, every_set=every_set)
-        self.pruned += pruned
+        self.stats += pruned
         return block, row, ticks
 
     def affordable(self, block: CandidateBlock, row: Ints, ticks: Ints) -> Iterator[tuple[CandidateBlock, Ints]]:
@@ -387,7 +327,7 @@ class Search:
             waiting, size = waiting[size:], max(FEW_ROWS, BATCH_GROWTH * size)
             within = ticks[waiting] <= self.reaches(self.group_of_row[row[waiting]])
             num_cut = int(block.row_sizes[waiting[~within]].sum())
-            self.pruned += Pruned(tabulated=num_cut, bounded=num_cut)
+            self.stats += SearchStats(num_tabulated=num_cut, num_bounded_modes=num_cut)
             waiting = waiting[within]
 
     def compete(self, block: CandidateBlock, groups: Ints) -> None:
@@ -403,7 +343,7 @@ class Search:
             self.incumbents.add_candidates(best, groups[row])
             kept, row = costed.select(self.reaches(groups), self.incumbents.margin)
             self.costed.append((kept, groups[row]))
-        self.pruned += costed.count_left_out(reaches, kept)
+        self.stats += costed.count_left_out(reaches, kept)
 
     def cuts(self, groups: Ints) -> Ints:
         """Return the upper bound of each group, in ticks."""
@@ -471,7 +411,7 @@ class Search:
             unfit = rows[bounds > MAX_TICKS]
             self.tabulated[unfit] = True
             num_unfit = int(self.space.row_sizes[unfit].sum())
-            self.pruned += Pruned(tabulated=num_unfit, unfit=num_unfit)
+            self.stats += SearchStats(num_tabulated=num_unfit, num_unfit_modes=num_unfit)
             self.bounds[rows] = np.maximum(self.bounds[rows], bounds)
             rows = rows[np.argsort(bounds, kind="stable")]
         size = FEW_ROWS
@@ -513,8 +453,11 @@ class Search:
         self.costed.clear()
         reaches = np.where(usable, self.incumbents.reaches(groups), self.incumbents.margin)
         kept = np.flatnonzero((candidates.ticks <= reaches) & keep_fastest(candidates.ticks, usable))
-        self.pruned += Pruned(cut=int(candidates.allowed.sum()) - int(candidates.allowed[kept].sum()))
+        num_allowed = int(candidates.allowed.sum())
         candidates, groups, usable = candidates.take(kept), groups[kept], usable[kept]
+        num_candidates, num_unfit = int(candidates.allowed.sum()), int((candidates.allowed & ~usable).sum())
+        num_cut = num_allowed - num_candidates
+        self.stats += SearchStats(num_cut=num_cut, num_candidates=num_candidates, num_unfit=num_unfit)
         found = Margin(
             problem=self.problem,
             space=self.space,
@@ -524,7 +467,6 @@ class Search:
         )
         is_wanted = self.incumbents.tolerance and self.incumbents.margin >= 0
         self.margin = found.limit(self.incumbents.margin) if is_wanted else None
-        self.num_candidates, self.num_unfit = int(candidates.allowed.sum()), int((candidates.allowed & ~usable).sum())
         near = np.flatnonzero(candidates.ticks <= np.where(usable, self.incumbents.cuts(groups), self.incumbents.cut))
         return replace(found.take(near), cut=self.incumbents.cut)
 
@@ -534,8 +476,7 @@ class Search:
         """Run CP-SAT with the settings of :func:`new_solver`."""
         solver, began = new_solver(self.seconds_left, of_tables=of_tables), self.clock.usage_seconds
         status = solver.solve(model)
-        self.solve_seconds += self.clock.usage_seconds - began
-        self.num_solves += 1
+        self.stats += SearchStats(num_solves=1, solve_seconds=self.clock.usage_seconds - began)
         assert status != cp_model.MODEL_INVALID, model.validate()
         return status, solver
 
@@ -588,19 +529,14 @@ class Search:
 
     def effort(self) -> SearchStats:
         """Return the effort so far."""
-        return SearchStats(
+        return replace(
+            self.stats,
             raw_size=self.space.raw_size,
             size=self.space.size,
             bounds=(*self.space.rules.bound_sentences, *stage_restrictions(self.problem, self.space)),
             num_rows=self.space.num_rows,
             num_rows_tabulated=int(self.tabulated.sum()),
             num_bounded=int(self.space.row_sizes[~self.tabulated & (self.bounds > self.incumbents.cut)].sum()),
-            pruned=self.pruned,
-            num_candidates=self.num_candidates,
-            num_unfit=self.num_unfit,
-            num_solves=self.num_solves,
-            **self.stage_effort,
-            solve_seconds=self.solve_seconds,
         )
 
 

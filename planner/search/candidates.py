@@ -212,36 +212,75 @@ def memory_by_mode(memory: MemoryLike, num_rows: int, features: Columns) -> tupl
 
 
 @record(frozen=True, kw_only=True, slots=True)
-class Pruned:
+class SearchStats:
     """
-    Numbers of strategies that were tabulated and left out before the solver, each by the first reason that applies.
+    Effort of the search.
 
     Parameters
     ----------
-    tabulated
-        All tabulated strategies, with those that reach the solver.
-    bounded
-        Strategies of rows whose bound is slower than the best one, with any overlaps.
-    infeasible_time
+    raw_size
+        Combinations of all values before any rule.
+    size
+        Strategies that satisfy every rule except those of memory.
+    bounds
+        Restrictions that the search adds by itself, one sentence each.
+    num_rows, num_rows_tabulated
+        Rows of degrees; rows whose features were tabulated.
+    num_bounded
+        Strategies of the other rows, whose lower bound is above the best step time.
+    num_tabulated
+        Strategies of the tabulated rows. Those that follow are left out of them, each by the first reason that applies.
+    num_bounded_modes
+        Strategies whose bound is slower than the best one, with any overlaps.
+    num_untimed
         Strategies without a time, or refused by a rule of time.
-    cut
-        Slower than the best strategy so far, or than the margin above it.
-    dominated
-        Sets of modules to recompute that another set makes needless.
-    unfit
-        Too large for device or host, where that was checked before the solver.
+    num_cut
+        Strategies slower than the best one so far, or than the margin above it.
+    num_needless
+        Strategies whose modules to recompute another set makes needless.
+    num_unfit_modes
+        Strategies too large for device or host, where that was checked before the solver.
+    num_candidates
+        Strategies in the tables of CP-SAT's model that the other rules allow.
+    num_unfit
+        Strategies among them that are too large for device or host.
+    num_solves
+        Number of CP-SAT runs.
+    num_pipelines
+        Combinations of decisions for a whole pipeline with uneven stages whose bound is within the cut.
+    num_pipelines_costed
+        Combinations among them whose ranks were costed; results found meanwhile exclude the others.
+    num_pipelines_solved
+        Combinations among them whose layers CP-SAT divided.
+    build_seconds, solve_seconds
+        Time for the space, tables and models of all questions of a loop, at its first; time inside CP-SAT.
     """
 
-    tabulated: int = 0
-    bounded: int = 0
-    infeasible_time: int = 0
-    cut: int = 0
-    dominated: int = 0
-    unfit: int = 0
+    raw_size: int = 0
+    size: int = 0
+    bounds: tuple[str, ...] = ()
+    num_rows: int = 0
+    num_rows_tabulated: int = 0
+    num_bounded: int = 0
+    num_tabulated: int = 0
+    num_bounded_modes: int = 0
+    num_untimed: int = 0
+    num_cut: int = 0
+    num_needless: int = 0
+    num_unfit_modes: int = 0
+    num_candidates: int = 0
+    num_unfit: int = 0
+    num_solves: int = 0
+    num_pipelines: int = 0
+    num_pipelines_costed: int = 0
+    num_pipelines_solved: int = 0
+    build_seconds: float = 0.0
+    solve_seconds: float = 0.0
 
-    def __add__(self, other: Pruned) -> Pruned:
-        """Add two records."""
-        return Pruned(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
+    def __add__(self, other: SearchStats) -> SearchStats:
+        """Add the effort of a further part, or of another search of the same job; of equal restrictions one stays."""
+        each = {one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)}
+        return SearchStats(**each | {"bounds": tuple(dict.fromkeys(each["bounds"]))})
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -283,7 +322,7 @@ class CostTable:
 
     def promising(
         self, rows: Ints, cuts: Ints, *, every_set: bool = False
-    ) -> tuple[CandidateBlock, Ints, Ints, Pruned]:
+    ) -> tuple[CandidateBlock, Ints, Ints, SearchStats]:
         """
         Return the modes of some rows with a strategy that may fit and take at most ``cuts`` ticks.
 
@@ -308,7 +347,7 @@ class CostTable:
 
     def split_modes(
         self, block: CandidateBlock, cuts: Ints, names: tuple[str, ...]
-    ) -> tuple[CandidateBlock, Ints, Ints, Pruned]:
+    ) -> tuple[CandidateBlock, Ints, Ints, SearchStats]:
         """
         Split off the values of some modes with a strategy that may fit and take at most ``cuts`` ticks, each as a row.
 
@@ -343,7 +382,9 @@ class CostTable:
         kept = modes & (bounds <= cuts.reshape(-1, *(1,) * len(chosen)))
         left, of_left = block.split(kept, tuple(chosen))
         num_left, num_fitting = int(counts.sum(where=~kept)), int(counts.sum(where=fitting & ~kept))
-        pruned = Pruned(tabulated=num_left, bounded=num_fitting, unfit=num_left - num_fitting)
+        pruned = SearchStats(
+            num_tabulated=num_left, num_bounded_modes=num_fitting, num_unfit_modes=num_left - num_fitting
+        )
         return left, of_left, bounds[kept], pruned
 
     def bound_by_memory(self, rows: Ints, cut: int) -> Ints:
@@ -428,7 +469,7 @@ class CostTable:
         seconds = np.broadcast_to(np.asarray(least, dtype=np.float64), shape)
         return np.asarray(seconds.take(0, axis=axis))
 
-    def split_by_set(self, block: CandidateBlock, *, every_set: bool) -> tuple[CandidateBlock, Ints, Pruned]:
+    def split_by_set(self, block: CandidateBlock, *, every_set: bool) -> tuple[CandidateBlock, Ints, SearchStats]:
         """Split a box into one row for each set of modules that may be needed, or every set; return the old rows."""
         axis = 1 + list(block.features).index("recompute")
         per_class = block.of_class.sum(axis=tuple(other for other in range(1, block.of_class.ndim) if other != axis))
@@ -445,7 +486,7 @@ class CostTable:
             )
         kept, row = block.split(wanted, ("recompute",))
         num_needless = int(counts.sum(where=~wanted))
-        return kept, row, Pruned(tabulated=num_needless, dominated=num_needless)
+        return kept, row, SearchStats(num_tabulated=num_needless, num_needless=num_needless)
 
     def may_fit(self, least: MemoryLike) -> NDArray[np.bool_]:
         """Tell whether a bound of the memory fits; differences within float noise count as fitting."""
@@ -546,16 +587,16 @@ class CostedBlock:
         at_most = cuts.reshape(-1, *(1,) * (self.ticks.ndim - 1))
         return self.take((self.usable & (self.ticks <= at_most)) | (self.timed & (self.ticks <= forbidden_cut)))
 
-    def count_left_out(self, cuts: Ints, kept: Candidates) -> Pruned:
+    def count_left_out(self, cuts: Ints, kept: Candidates) -> SearchStats:
         """Count the allowed strategies that are not kept within their row's cut, by reason."""
         timed = self.allowed & self.timed
         within = timed & (self.ticks <= cuts.reshape(-1, *(1,) * (self.ticks.ndim - 1)))
         num_allowed, num_timed, num_within = (int(one.sum()) for one in (self.allowed, timed, within))
-        return Pruned(
-            tabulated=num_allowed,
-            infeasible_time=num_allowed - num_timed,
-            cut=num_timed - num_within,
-            unfit=num_within - int(kept.allowed.sum()),
+        return SearchStats(
+            num_tabulated=num_allowed,
+            num_untimed=num_allowed - num_timed,
+            num_cut=num_timed - num_within,
+            num_unfit_modes=num_within - int(kept.allowed.sum()),
         )
 
     def take(self, chosen: NDArray[np.bool_]) -> tuple[Candidates, Ints]:

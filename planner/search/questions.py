@@ -28,10 +28,9 @@ from planner.search.branch_and_bound import (
     SHORTEST_SECONDS,
     Outcome,
     Search,
-    SearchStats,
     Status,
 )
-from planner.search.candidates import NO_RIVALS, OWN, Formulas, Found, Rivals, sort_by_preference
+from planner.search.candidates import NO_RIVALS, OWN, Formulas, Found, Rivals, SearchStats, sort_by_preference
 from planner.search.margin import build_model, join_candidates
 from planner.search.solver import Clock
 

@@ -70,7 +70,7 @@ from costmodel.strategy import (
 )
 from costmodel.tables import Facts, microbatches
 from planner.jobs.problem import Problem
-from planner.search.candidates import Ints, Memory, Run
+from planner.search.candidates import Ints, Memory, Run, SearchStats
 from planner.search.candidates import fits as memory_fits
 from planner.search.domains import FEATURES, cheap_recompute, job_choices
 from planner.search.space import CandidateBlock, Space, strategy_of
@@ -807,13 +807,13 @@ class StageSearch:
         self.least_ticks = 0
 
     @property
-    def effort(self) -> dict[str, int]:
-        """Entries of the search's effort about uneven stages."""
-        return {
-            "num_pipelines": self.num_outer,
-            "num_pipelines_costed": self.num_bounded,
-            "num_pipelines_solved": self.num_solved,
-        }
+    def effort(self) -> SearchStats:
+        """Effort for uneven stages, solves apart."""
+        return SearchStats(
+            num_pipelines=self.num_outer,
+            num_pipelines_costed=self.num_bounded,
+            num_pipelines_solved=self.num_solved,
+        )
 
     def search(self) -> None:
         """Improve on the results of the run, or prove that no uneven stages do."""

@@ -114,8 +114,8 @@ def test_modes_leave_out_nothing_that_matters(memory_bytes, variants):
 
     assert with_modes.strategies == without.strategies != ()
     effort = with_modes.effort
-    assert effort.num_bounded + effort.pruned.bounded > effort.size / 3
-    assert without.effort.num_bounded == without.effort.pruned.bounded == 0
+    assert effort.num_bounded + effort.num_bounded_modes > effort.size / 3
+    assert without.effort.num_bounded == without.effort.num_bounded_modes == 0
 
 
 @pytest.mark.slow
@@ -184,10 +184,9 @@ def test_every_strategy_is_accounted_for():
 
         effort = search_or_explain(replace(problem, variants=variants)).effort
 
-        pruned = effort.pruned
-        assert effort.num_bounded + pruned.tabulated == effort.size
-        left_out = pruned.infeasible_time + pruned.bounded + pruned.cut + pruned.dominated + pruned.unfit
-        went_on = pruned.tabulated - left_out
+        assert effort.num_bounded + effort.num_tabulated == effort.size
+        left_out = effort.num_untimed + effort.num_bounded_modes + effort.num_cut
+        went_on = effort.num_tabulated - left_out - effort.num_needless - effort.num_unfit_modes
         assert went_on >= 5 if variants == "all" else went_on == effort.num_candidates
 
 
@@ -328,7 +327,7 @@ def clock(monkeypatch):
 def num_left(outcome):
     """Strategies that are neither costed nor excluded by a bound."""
     effort = outcome.effort
-    return effort.size - effort.pruned.tabulated - effort.num_bounded
+    return effort.size - effort.num_tabulated - effort.num_bounded
 
 
 def test_a_report_says_what_is_left_when_time_runs_out(monkeypatch, clock):

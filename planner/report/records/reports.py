@@ -46,11 +46,11 @@ class ExcludedRecord(Record):
         Too large for device or host.
     """
 
-    lower_bound: int = read_from(lambda effort: effort.num_bounded + effort.pruned.bounded)
-    rules_of_time: int = read_from("pruned.infeasible_time")
-    cut: int = read_from("pruned.cut")
-    dominance: int = read_from("pruned.dominated")
-    memory: int = read_from(lambda effort: effort.num_unfit + effort.pruned.unfit)
+    lower_bound: int = read_from(lambda effort: effort.num_bounded + effort.num_bounded_modes)
+    rules_of_time: int = read_from("num_untimed")
+    cut: int = read_from("num_cut")
+    dominance: int = read_from("num_needless")
+    memory: int = read_from(lambda effort: effort.num_unfit + effort.num_unfit_modes)
 
 
 class EffortRecord(Record):
@@ -91,7 +91,7 @@ class EffortRecord(Record):
     num_strategies: int = read_from("size")
     num_rows: int
     num_rows_tabulated: int
-    num_strategies_tabulated: int = read_from("pruned.tabulated")
+    num_strategies_tabulated: int = read_from("num_tabulated")
     num_excluded: ExcludedRecord = read_from(itself)
     num_pipelines: int
     num_pipelines_costed: int

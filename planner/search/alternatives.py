@@ -33,7 +33,7 @@ from planner.jobs.strategy_file import keep_effective, text_of
 from planner.search.branch_and_bound import GROUP_DECISIONS, Outcome, Status
 from planner.search.candidates import NO_RIVALS, OWN, Formulas, Rivals
 from planner.search.domains import least_nodes, limit_nodes, may_leave_idle, smaller_nodes
-from planner.search.questions import Question, answer, rivals_at, rivals_of
+from planner.search.questions import answer, rivals_at, rivals_of
 from planner.search.solver import Clock
 
 
@@ -125,8 +125,7 @@ def search_each(
     """
     each, tolerance = problem.each, problem.search.tolerance if problem.search.simplest else 0.0
     searched = [_narrow(one, each[:number]) for number, one in enumerate(each)]
-    questions = [Question(problem=one, rivals=rivals, tolerance=tolerance) for one in searched]
-    outcomes = answer(questions, formulas, clock)
+    outcomes = answer(searched, formulas, clock, rivals=rivals, tolerance=tolerance)
     some = any(own.strategies for own in outcomes)
     of_each = (
         AlternativeOutcome(problem=one, searched=part, outcome=own, fits_elsewhere=some)

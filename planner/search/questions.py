@@ -1,25 +1,23 @@
 """
 The one loop of all searches: questions about a job, answered together.
 
-A question is a job with one value of each setting, the strategies that others must beat, and a margin. Combinations of
-the settings that a job leaves open are questions of one loop; so are numbers of nodes, batches, limits that are
-relaxed and amounts of memory. The questions of one call are searched one after the other, those with small lower bounds
-first. The best strategies so far cut the others: a question whose lower bound is above them tabulates no row, and the
-bound is its proof. When all are tabulated, one CP-SAT model with every rule and the memory of each names the fastest
-strategy of all, then the fastest of another group, and so on.
+A question is a job with one value of each setting. Combinations of the settings that a job leaves open are questions of
+one loop; so are numbers of nodes, batches, limits that are relaxed and amounts of memory. The questions of one call are
+searched one after the other, those with small lower bounds first. The best strategies so far cut the others: a question
+whose lower bound is above them tabulates no row, and the bound is its proof. When all are tabulated, one CP-SAT model
+with every rule and the memory of each names the fastest strategy of all, then the fastest of another group, and so on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from functools import reduce
 from operator import itemgetter
 
 import numpy as np
 
 from constraints.cp_sat import MAX_TICKS, cp_model, seconds_to_ticks
-from costmodel.record import record
 from costmodel.step.layouts import summed_strategy_seconds
 from costmodel.strategy import DECISIONS, Strategy
 from planner.jobs.problem import Problem
@@ -45,26 +43,6 @@ A descent of uneven stages shortened a sum by 1.5 %: it was 0.85 % above the slo
 """
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class Question:
-    """
-    A question for the fastest strategies of a job.
-
-    Parameters
-    ----------
-    problem
-        The changed job, each setting with one value.
-    rivals
-        Steps to beat; slower strategies are not searched.
-    tolerance
-        Margin above the fastest strategy up to which all strategies are tabulated, as a fraction of its step.
-    """
-
-    problem: Problem
-    rivals: Rivals = field(default=NO_RIVALS)
-    tolerance: float = 0.0
-
-
 def search(problem: Problem, formulas: Formulas = OWN) -> Outcome:
     """
     Search the best strategies of a problem, with proof.
@@ -76,21 +54,32 @@ def search(problem: Problem, formulas: Formulas = OWN) -> Outcome:
     formulas
         Formulas of cost; default: the cost model.
     """
-    return answer([Question(problem=problem)], formulas)[0]
+    return answer([problem], formulas)[0]
 
 
-def answer(questions: Sequence[Question], formulas: Formulas = OWN, clock: Clock | None = None) -> list[Outcome]:
+def answer(
+    questions: Sequence[Problem],
+    formulas: Formulas = OWN,
+    clock: Clock | None = None,
+    *,
+    rivals: Rivals = NO_RIVALS,
+    tolerance: float = 0.0,
+) -> list[Outcome]:
     """
     Answer questions about strategies that compete: each result cuts the others, and one model decides among all.
 
     Parameters
     ----------
     questions
-        Changed jobs of one job; all want equally many plans.
+        Changed jobs of one job, each setting with one value; all want equally many plans.
     formulas
         Formulas of cost.
     clock
         Clock of the time limit of all questions together; default: the job's own.
+    rivals
+        Steps to beat; slower strategies are not searched.
+    tolerance
+        Margin above the fastest strategy up to which all strategies are tabulated, as a fraction of its step.
 
     Returns
     -------
@@ -98,26 +87,25 @@ def answer(questions: Sequence[Question], formulas: Formulas = OWN, clock: Clock
         Result for each question: only strategies that are among the best of all.
     """
     first = questions[0]
-    clock = clock or Clock(seconds=first.problem.search.time_limit_seconds)
+    clock = clock or Clock(seconds=first.search.time_limit_seconds)
     began = clock.usage_seconds
-    runs, found = {0: Search(first.problem, formulas, first.tolerance)}, dict[int, Rivals]()
+    runs, found = {0: Search(first, formulas, tolerance)}, dict[int, Rivals]()
     for number in _order(questions, runs[0], formulas):
         if number and clock.is_over:
             continue
-        own = questions[number]
-        run = runs[number] = runs[0] if number == 0 else Search(own.problem, formulas, own.tolerance)
+        run = runs[number] = runs[0] if number == 0 else Search(questions[number], formulas, tolerance)
         _limit_time(run, clock, len(questions))
-        run.compete_with(_rivals_beside(number, questions, found))
+        run.compete_with(_rivals_beside(number, rivals, found))
         run.tabulate()
         found[number] = _rivals_of_run(run)
     for number, run in runs.items():
-        run.compete_with(_rivals_beside(number, questions, found))
-    chosen = _decide(runs, first.problem)
+        run.compete_with(_rivals_beside(number, rivals, found))
+    chosen = _decide(runs, first)
     found = {number: _rivals_of_run(run, chosen[number].values()) for number, run in runs.items()}
     outcomes: dict[int, Outcome] = {}
     for number, run in runs.items():
         _limit_time(run, clock, len(questions))
-        run.compete_with(_rivals_beside(number, questions, found))
+        run.compete_with(_rivals_beside(number, rivals, found))
         outcomes[number] = run.finish(chosen[number])
         found[number] = _rivals_of_run(run, run.incumbents.best)
     solved = sum(one.effort.solve_seconds for one in outcomes.values())
@@ -126,13 +114,13 @@ def answer(questions: Sequence[Question], formulas: Formulas = OWN, clock: Clock
     return [outcomes.get(number) or _leave_out(outcomes[0]) for number in range(len(questions))]
 
 
-def _order(questions: Sequence[Question], first: Search, formulas: Formulas) -> list[int]:
+def _order(questions: Sequence[Problem], first: Search, formulas: Formulas) -> list[int]:
     """Order questions by their least lower bound for promising degrees: good results early cut most."""
     promising = np.argsort(first.bounds, kind="stable")[:ORDERED_ROWS]
     if len(questions) == 1 or not len(promising):
         return list(range(len(questions)))
     degrees = first.space.degrees(promising)
-    least = [float(np.min(np.asarray(formulas.lower_bound(one.problem.facts, degrees)))) for one in questions]
+    least = [float(np.min(np.asarray(formulas.lower_bound(one.facts, degrees)))) for one in questions]
     return sorted(range(len(questions)), key=lambda number: (least[number], number))
 
 
@@ -141,10 +129,9 @@ def _limit_time(run: Search, clock: Clock, num_questions: int) -> None:
     run.clock = clock if num_questions == 1 else Clock(seconds=max(clock.seconds_left, SHORTEST_SECONDS) / 2)
 
 
-def _rivals_beside(number: int, questions: Sequence[Question], found: Mapping[int, Rivals]) -> Rivals:
-    """Return the rivals of a question: its own, and the best strategies for other questions."""
-    others = (rivals for other, rivals in found.items() if other != number)
-    return reduce(Rivals.merge, others, questions[number].rivals)
+def _rivals_beside(number: int, rivals: Rivals, found: Mapping[int, Rivals]) -> Rivals:
+    """Return the rivals of a question: those of all questions, and the best strategies for other ones."""
+    return reduce(Rivals.merge, (own for other, own in found.items() if other != number), rivals)
 
 
 def _rivals_of_run(run: Search, chosen: Iterable[Found] | None = None) -> Rivals:

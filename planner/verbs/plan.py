@@ -49,7 +49,7 @@ from planner.search.branch_and_bound import SHORTEST_SECONDS
 from planner.search.complete import CompletedBy, complete, fastest_of, read_asked, whole_of
 from planner.search.domains import allow_idle_nodes, problem_rules, resources_of, says_how_many
 from planner.search.listed import check_list
-from planner.search.questions import Question, answer, rivals_at
+from planner.search.questions import answer, rivals_at
 from planner.search.recipes import add_published, find_published
 from planner.search.runnable import limit_to_runnable_stages, require_runnable
 from planner.search.solver import Clock, releases_memory
@@ -161,7 +161,7 @@ def _faster(
     """Return the best strategy and step for a batch, if below ``times`` the step of another batch; else None."""
     summed = summed_strategy_seconds(best[0].facts, best[1])
     rivals = rivals_at(step_seconds * times, summed * times, 1)
-    (outcome,) = answer([Question(problem=replace(asked, top=1), rivals=rivals)])
+    (outcome,) = answer([replace(asked, top=1)], rivals=rivals)
     found = zip(outcome.strategies, outcome.step_seconds, strict=True)
     return next((one for one in found if one[1] < step_seconds * times), None)
 

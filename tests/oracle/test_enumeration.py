@@ -35,7 +35,7 @@ from costmodel.tables import Facts
 from planner.jobs.limits import SearchLimits
 from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import GROUP_DECISIONS, Outcome, Status
-from planner.search.questions import Question, answer
+from planner.search.questions import answer
 from planner.search.recommendation import ORDER, choose_first
 from planner.search.solver import Clock
 from tests.builders import a_model, a_moe_model
@@ -79,7 +79,7 @@ def test_the_search_finds_what_enumeration_finds(seeds, monkeypatch):
     for seed in seeds:
         problem, candidate_list, costs = a_tight_problem(random.Random(seed))
 
-        (outcome,) = answer([Question(problem=problem, tolerance=TOLERANCE)])
+        (outcome,) = answer([problem], tolerance=TOLERANCE)
 
         assert_same(outcome, expected_seconds(problem, candidate_list, costs), seed)
         assert_recommended(problem, outcome, candidate_list, costs, seed)

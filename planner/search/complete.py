@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from constraints.limits import limit_rules
 from constraints.rule import sentence
 from costmodel.errors import SpecError, alternatives
-from costmodel.record import record
 from costmodel.strategy import Strategy
 from costmodel.tables import Facts
 from costmodel.validation import shown
@@ -64,27 +63,12 @@ class CompletedBy(StrEnum):
     NO_PLAN = "no_plan"
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class Completed:
-    """
-    A whole strategy.
+Completed: TypeAlias = tuple[Problem, Strategy, tuple[str, ...], CompletedBy]
+"""
+A whole strategy: its job with one value of each setting, the strategy, given decisions, and origin of the others.
 
-    Parameters
-    ----------
-    problem
-        Job with one value of each setting.
-    strategy
-        Strategy with every decision.
-    names
-        Given decisions, with ``layout`` where stages were given.
-    by
-        Origin of the other decisions.
-    """
-
-    problem: Problem
-    strategy: Strategy
-    names: tuple[str, ...]
-    by: CompletedBy
+Given stages are the decision ``layout``.
+"""
 
 
 def complete(problem: Problem, asked: StrategyFile, *, searched: bool = True) -> tuple[Completed, ...]:
@@ -196,13 +180,12 @@ def _search_rest(problem: Problem, given: StrategyFile) -> Completed | None:
         job, strategy = advice.problem, advice.strategy
     own = next((one for one in problem.each if one.settings == job.settings), problem)
     whole = find_runnable(own, set_stages(strategy, given, own.facts), given.names)
-    return Completed(problem=own, strategy=whole, names=given.names, by=by)
+    return own, whole, given.names, by
 
 
 def _follow_recipes(problem: Problem, given: StrategyFile, by: CompletedBy) -> Completed:
     strategy = complete_strategy(problem.facts, given, problem.search.max_devices)
-    whole = find_runnable(problem, strategy, given.names)
-    return Completed(problem=problem, strategy=whole, names=given.names, by=by)
+    return problem, find_runnable(problem, strategy, given.names), given.names, by
 
 
 def _stage_degrees(given: StrategyFile) -> dict[str, int]:

@@ -296,7 +296,7 @@ def estimate(
     """
     require_runnable(problem)
     found = complete(problem, read_asked(problem, decisions), searched=searched)
-    given = [judge_strategy(one.problem, one.strategy, one.names, one.by) for one in found]
+    given = [judge_strategy(*one) for one in found]
     return min(given, key=lambda one: (bool(one.broken_rules), one.plan.step_seconds))
 
 

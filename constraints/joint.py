@@ -131,46 +131,21 @@ class CostTables:
         return {name: known[name][self.combination] if name in known else self.others[name] for name in names}
 
 
-@record(frozen=True, kw_only=True, slots=True)
+MEMORY: Mapping[str, Rule] = {
+    "device_mebibytes": physics.fits_in_device_memory,
+    "host_mebibytes": physics.fits_in_host_memory,
+}
+"""Variables that a rule of memory bounds."""
+
+
 class JointModel:
     """
-    A CP-SAT model with its variables.
+    The CP-SAT model of a value per decision, all rules and, with cost tables, memory and the least step up to a cut.
 
-    Parameters
-    ----------
-    model
-        The CP-SAT model.
-    variables
-        One per decision, and one for the number of micro-batches.
-    num_rules, num_constraints
-        Number of rules in the model; number of constraints made from them, of several parts the most of one. The other
-        rules are domains of variables, or hold for all remaining values.
-    num_combinations
-        Rows of the memory's table.
-    """
-
-    model: cp_model.CpModel
-    variables: Variables
-    num_rules: int
-    num_constraints: int
-    num_combinations: int
-
-    def forbid(self, values: Mapping[str, int]) -> None:
-        """Forbid some values of decisions together, so that the next solution has others."""
-        chosen = [self.variables[name] for name in values]
-        self.model.add_forbidden_assignments(chosen, [tuple(values.values())]).with_name("another group is asked for")
-
-
-def joint_model(
-    parts: Sequence[Part],
-    domains: Mapping[str, Ints],
-    tables: CostTables | None = None,
-    *,
-    cut: int = 0,
-    ranks: Ints | None = None,
-) -> JointModel:
-    """
-    Build the model: a value per decision, all rules and, with cost tables, memory and the least step time up to a cut.
+    ``model`` is CP-SAT's. ``variables`` are one per decision, and one for the number of micro-batches. ``num_rules``
+    counts the rules in the model, and ``num_constraints`` the constraints made from them, of several parts the most of
+    one. The other rules are domains of variables, or hold for all remaining values. ``num_combinations`` counts the
+    rows of the memory's table.
 
     Parameters
     ----------
@@ -185,37 +160,23 @@ def joint_model(
     ranks
         Rank of each strategy of the tables, shape (E,); the least rank is chosen, then the least step time.
     """
-    posting = _Posting(parts, domains, tables)
-    if tables is not None and posting.possible:
-        posting.add_costs(tables, cut, ranks)
-    posting.make_waiting()
-    num_memory = 0 if tables is None else len(MEMORY)
-    return JointModel(
-        model=posting.model,
-        variables=posting.variables,
-        num_rules=max(len(part.rules) for part in parts) + num_memory,
-        num_constraints=posting.num_constraints,
-        num_combinations=0 if tables is None else len(tables.device_mebibytes),
-    )
 
-
-MEMORY: Mapping[str, Rule] = {
-    "device_mebibytes": physics.fits_in_device_memory,
-    "host_mebibytes": physics.fits_in_host_memory,
-}
-"""Variables that a rule of memory bounds."""
-
-
-class _Posting:
-    """Builds one model: narrows the domains by every rule of each part, then adds variables and constraints."""
-
-    def __init__(self, parts: Sequence[Part], domains: Mapping[str, Ints], tables: CostTables | None) -> None:
-        self.parts = parts
-        self.tables = tables
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        domains: Mapping[str, Ints],
+        tables: CostTables | None = None,
+        *,
+        cut: int = 0,
+        ranks: Ints | None = None,
+    ) -> None:
+        self.parts, self.tables = parts, tables
         self.model = cp_model.CpModel()
         self.variables: Variables = {}
         self.waiting: dict[tuple[str, tuple[str, ...], bytes, str], tuple[Ints, set[int]]] = {}
+        self.num_rules = max(len(part.rules) for part in parts) + (0 if tables is None else len(MEMORY))
         self.num_constraints = 0
+        self.num_combinations = 0 if tables is None else len(tables.device_mebibytes)
         integers = {name: _integers(name, values) for name, values in domains.items() if name != PART}
         max_cells = 0 if tables is None else MAX_CELLS
         narrowed = [narrow(part.facts, part.rules, integers, max_cells) for part in parts]
@@ -241,6 +202,14 @@ class _Posting:
                 self.add_rule(part, relation.rule, columns, relation.holds.ravel())
             for rule in wide:
                 self.add_wide(part, rule)
+        if tables is not None:
+            self.add_costs(tables, cut, ranks)
+        self.make_waiting()
+
+    def forbid(self, values: Mapping[str, int]) -> None:
+        """Forbid some values of decisions together, so that the next solution has others."""
+        chosen = [self.variables[name] for name in values]
+        self.model.add_forbidden_assignments(chosen, [tuple(values.values())]).with_name("another group is asked for")
 
     def add_variables(self) -> None:
         """Add a variable per decision, and of several parts one for the part and one per open setting."""

@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.inputs import job_document, read_yaml
 from constraints import MEMORY_RULES, RULES, TARGET_RULES, Rule
 from constraints.cp_sat import cp_model
-from constraints.joint import Part, joint_model
+from constraints.joint import JointModel, Part
 from constraints.relations import narrow
 from planner import load
 from planner.jobs.problem import Problem
@@ -69,7 +69,7 @@ def find_alone(problem: Problem, asked: Sequence[Rule]) -> Iterator[Rule]:
     for rule in every:
         if rule in asked and narrow(problem.facts, [rule], values, 0)[1]:
             others = [one for one in every if one is not rule]
-            made = joint_model([Part(facts=problem.facts, rules=[*others, negate(rule)])], values)
+            made = JointModel([Part(facts=problem.facts, rules=[*others, negate(rule)])], values)
             if new_solver(inf, of_tables=False).solve(made.model) in (cp_model.OPTIMAL, cp_model.FEASIBLE):
                 yield rule
 

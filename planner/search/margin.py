@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from constraints.cp_sat import MAX_MEBIBYTES, MAX_TICKS, Candidates, Capacity, concatenate_candidates
-from constraints.joint import CostTables, JointModel, Part, joint_model
+from constraints.joint import CostTables, JointModel, Part
 from costmodel.record import record
 from costmodel.strategy import OVERLAPS
 from planner.jobs.problem import Problem
@@ -115,7 +115,7 @@ def build_model(
     """
     candidates, parts = join_candidates(margins)
     tables = CostTables.build(candidates, OVERLAPS, parts if len(margins) > 1 else None)
-    return joint_model(
+    return JointModel(
         [
             Part(
                 facts=one.space.facts,

@@ -10,7 +10,7 @@ from ortools.sat.python import cp_model
 
 from constraints import joint
 from constraints.cp_sat import Capacity
-from constraints.joint import PART, SIZE, CostTables, Part, joint_model
+from constraints.joint import PART, SIZE, CostTables, JointModel, Part
 from constraints.limits import Bound, limit_rules, nodes_rule
 from constraints.rule import sentence
 from constraints.rules import physics
@@ -71,7 +71,7 @@ class Counter(cp_model.CpSolverSolutionCallback):
 
 def solutions(problem, rules):
     """Every strategy that CP-SAT finds in a model of rules alone."""
-    joint = joint_model([Part(facts=problem.facts, rules=rules)], all_values(problem))
+    joint = JointModel([Part(facts=problem.facts, rules=rules)], all_values(problem))
     if not joint.variables:
         return set()
     solver, counter = cp_model.CpSolver(), Counter(joint.variables)
@@ -138,7 +138,7 @@ def test_rules_that_exclude_each_other_leave_nothing():
     )
     rules = limit_rules(pin={}, allow={}, forbid=(), limits=bounds)
 
-    made = joint_model([a_part(*rules)], {"tp": [1, 2], "pp": [1, 2], "cp": [1, 2]})
+    made = JointModel([a_part(*rules)], {"tp": [1, 2], "pp": [1, 2], "cp": [1, 2]})
 
     assert solved(made)[0] == cp_model.INFEASIBLE
 
@@ -160,7 +160,7 @@ def test_a_wide_world_size_is_posted_as_a_product(monkeypatch):
     monkeypatch.setattr(joint, "MAX_CELLS", 1)
 
     for tp, fits in ((2, True), (3, False)):
-        made = joint_model(
+        made = JointModel(
             [a_part(physics.degrees_multiply_to_the_devices, physics.tp_overlap_needs_tp)],
             {"tp": [tp, 8], "cp": [1, 2], "pp": [1, 2], "dp": [1, 2], "tp_overlap": [0, 1]},
             tables(tp=tp, cp=2, pp=2, dp=1, tp_overlap=1),
@@ -225,7 +225,7 @@ def test_the_fastest_within_memory_and_cut_is_chosen(device, host, cut, rules, t
     """Device memory, host memory and the cut each leave out what is beyond them."""
     two = two_combinations()
 
-    made = joint_model([a_part(*rules, device=device, host=host)], two.domains, two, cut=cut)
+    made = JointModel([a_part(*rules, device=device, host=host)], two.domains, two, cut=cut)
 
     status, solver = solved(made)
     assert (solver.objective_value if status == cp_model.OPTIMAL else None) == ticks
@@ -236,7 +236,7 @@ def test_a_rule_forbids_what_the_cost_tables_hold():
     wrong = tables(tp=1, tp_overlap=1)
 
     for rules, status in (((), cp_model.OPTIMAL), ((physics.tp_overlap_needs_tp,), cp_model.INFEASIBLE)):
-        made = joint_model([a_part(*rules)], wrong.domains, wrong, cut=10)
+        made = JointModel([a_part(*rules)], wrong.domains, wrong, cut=10)
         assert solved(made)[0] == status
 
 
@@ -244,7 +244,7 @@ def test_what_a_constraint_is_called_is_the_rule_s_sentence():
     """Whoever reads a written model finds the rules by their words."""
     problem = PROBLEMS["limits"]
 
-    made = joint_model([Part(facts=problem.facts, rules=rules_of(problem))], all_values(problem))
+    made = JointModel([Part(facts=problem.facts, rules=rules_of(problem))], all_values(problem))
 
     names = [constraint.name for constraint in made.model.proto.constraints]
     assert "search.limits: tp * pp is at most 4." in names
@@ -255,7 +255,7 @@ def test_what_a_constraint_is_called_is_the_rule_s_sentence():
 def test_a_value_that_no_integer_variable_holds_is_named():
     """64 bits are what the solver has."""
     with pytest.raises(SpecError, match=r"mbs.*36893488147419103232"):
-        joint_model([a_part()], {"tp": [1], "mbs": [2**65]})
+        JointModel([a_part()], {"tp": [1], "mbs": [2**65]})
 
 
 # --- several parts -----------------------------------------------------------------------------------------
@@ -289,7 +289,7 @@ def test_a_rule_of_one_part_forbids_nothing_in_another(parts, expected):
     both, dtypes = of_parts(tp=1, tp_overlap=1, ticks=[7, 5]), ("fp32", "bf16")
     each = [a_part(*rules, gradient_dtype=dtype) for rules, dtype in zip(parts, dtypes, strict=True)]
 
-    made = joint_model(each, both.domains, both, cut=10)
+    made = JointModel(each, both.domains, both, cut=10)
 
     status, solver = solved(made)
     found = None
@@ -304,7 +304,7 @@ def test_a_rule_that_one_part_has_twice_is_not_one_of_two_parts():
     both, wide = of_parts(tp=1, tp_overlap=1, ticks=[7, 5]), {"tp": [1, 2], "tp_overlap": [0, 1], PART: [0, 1]}
     twice = a_part(physics.tp_overlap_needs_tp, physics.tp_overlap_needs_tp)
 
-    made = joint_model([twice, a_part()], wide, both, cut=10)
+    made = JointModel([twice, a_part()], wide, both, cut=10)
 
     assert solved(made)[1].objective_value == 5
 
@@ -313,7 +313,7 @@ def test_each_part_has_memory_of_its_own():
     """The faster part lacks a mebibyte."""
     both = of_parts(tp=1, tp_overlap=1, ticks=[7, 5])
 
-    made = joint_model([a_part(), a_part(device=0)], both.domains, both, cut=10)
+    made = JointModel([a_part(), a_part(device=0)], both.domains, both, cut=10)
 
     assert solved(made)[1].objective_value == 7
 
@@ -328,6 +328,6 @@ def test_the_number_of_devices_is_a_variable():
     too_few = a_part(nodes_rule(range(1, 3), 2))
 
     for parts, size in (([whole, fewer], 6), ([whole, whole], None), ([whole, too_few], None)):
-        made = joint_model(parts, both.domains, both, cut=10)
+        made = JointModel(parts, both.domains, both, cut=10)
         status, solver = solved(made)
         assert (solver.value(made.variables[SIZE]) if status == cp_model.OPTIMAL else None) == size

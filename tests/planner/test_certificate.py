@@ -354,7 +354,7 @@ def test_what_cannot_be_asked_is_not_certified(monkeypatch):
         patch.setattr(margin, "MAX_ENTRIES", 1)
         large = asked(problem, wrong)
     with monkeypatch.context() as patch:
-        patch.setattr(margin, "joint_model", lambda *_, **__: (_ for _ in ()).throw(MemoryError))
+        patch.setattr(margin, "JointModel", lambda *_, **__: (_ for _ in ()).throw(MemoryError))
         heavy = asked(problem, outcome)
 
     assert {one.verdict for one in (unfinished, late, large, heavy)} == {"not certified"}

@@ -43,7 +43,7 @@ from planner.search.domains import (
     needs,
     problem_rules,
 )
-from planner.search.margin import FEW_CELLS, Margin, TooManyStrategiesError, tabulate_margin
+from planner.search.margin import FEW_CELLS, Margin, tabulate_margin
 from planner.search.solver import Clock, OutOfTimeError, new_solver
 from planner.search.space import space_of, strategy_of
 
@@ -170,10 +170,8 @@ def _reason(clock: Clock) -> Iterator[list[str]]:
         in_time = f"it was not done within {clock.seconds:.3g} s"
         none_left = "the search took all of the time limit (--time-limit S allows for more)"
         reasons.append(none_left if clock.seconds <= 0 else in_time)
-    except TooManyStrategiesError:
-        reasons.append(f"its cost tables have more than {tables.MAX_ENTRIES:,} rows")
-    except MemoryError:
-        reasons.append("the model does not fit into memory")
+    except MemoryError as error:
+        reasons.append(str(error) or "the model does not fit into memory")
 
 
 def _ask(margins: Sequence[Margin], asked: Certificate, outcome: Outcome, clock: Clock) -> Certificate:
@@ -293,6 +291,6 @@ def build_model_for_export(problem: Problem, outcome: Outcome, formulas: Formula
     clock = Clock(seconds=problem.search.time_limit_seconds)
     try:
         margin, _ = tabulate_anew(problem, outcome.ticks, clock, formulas)
-    except (TooManyStrategiesError, OutOfTimeError):
+    except (MemoryError, OutOfTimeError):
         return None
     return tables.build_model([margin], all_values(problem))

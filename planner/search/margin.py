@@ -39,10 +39,6 @@ UNLIMITED = Capacity(device_mebibytes=MAX_MEBIBYTES, host_mebibytes=MAX_MEBIBYTE
 """Memory that holds every strategy."""
 
 
-class TooManyStrategiesError(Exception):
-    """The model would have more strategies than allowed."""
-
-
 @record(frozen=True, kw_only=True, slots=True)
 class Margin:
     """
@@ -165,7 +161,7 @@ def tabulate_margin(
     ------
     OutOfTimeError
         If time is up.
-    TooManyStrategiesError
+    MemoryError
         If there are more strategies.
     """
     found, num_usable = [], 0
@@ -178,7 +174,7 @@ def tabulate_margin(
         found.append(candidates)
         num_usable += int(table.usable(candidates).sum())
         if num_usable > (most or MAX_ENTRIES):
-            raise TooManyStrategiesError
+            raise MemoryError(f"its cost tables have more than {most or MAX_ENTRIES:,} rows")
     candidates = concatenate_candidates(found)
     candidates = candidates.take(np.flatnonzero(keep_fastest(candidates.ticks, table.usable(candidates))))
     return Margin(problem=table.problem, space=table.space, cut=cut, candidates=candidates, num_rows=len(rows))

@@ -27,7 +27,7 @@ from planner.search.branch_and_bound import Status, bound_rows
 from planner.search.candidates import OWN, CostTable, Ints, capacity, sort_by_preference
 from planner.search.domains import problem_rules, resources_of
 from planner.search.listed import find_broken_rules
-from planner.search.margin import Margin, TooManyStrategiesError, build_model, join_candidates, tabulate_margin
+from planner.search.margin import Margin, build_model, join_candidates, tabulate_margin
 from planner.search.solver import Clock, OutOfTimeError, new_solver
 from planner.search.space import build_space, strategy_of
 from planner.uncertainty.counts import architecture_of, read_counts
@@ -378,7 +378,7 @@ def _tabulate_within(
             return _tabulate(one, job, cut, clock), is_complete
         except OutOfTimeError:
             return None, False
-        except TooManyStrategiesError:
+        except MemoryError:
             cut, is_complete = (cut + fastest) // 2 if cut > fastest else -1, False
     return None, False
 

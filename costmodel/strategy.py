@@ -36,6 +36,13 @@ class Decision(IntEnum):
         """
         return {member.text: member for member in cls}[text]
 
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: object, handler: object) -> Any:
+        """Return the schema of its text, as reports write it."""
+        from pydantic_core.core_schema import str_schema
+
+        return str_schema()
+
 
 class Sharding(Decision):
     """States that data-parallel ranks shard (ZeRO 0-3); each level includes the previous one."""
@@ -297,9 +304,12 @@ class StageLayout:
     layers
         Layers of each virtual stage in model order, pp * vpp of them. Embedding and head are on the first and the last
         one, which may hold no other layer. Layers of multi-token prediction are on the last one and not counted.
-    recompute, full_layers, activation_offload
-        Recomputation of each pipeline rank's layers; number of its layers, the first of each chunk, that are recomputed
-        in full instead; True if its activations are offloaded to host memory.
+    recompute
+        Activations that each pipeline rank recomputes.
+    full_layers
+        Layers of each rank that are recomputed in full instead, the first ones of each chunk.
+    activation_offload
+        By rank, true if its activations are offloaded to host memory.
     """
 
     layers: tuple[int, ...]

@@ -31,7 +31,7 @@ class RecoveryLevel:
     Parameters
     ----------
     name
-        ``process``, ``pod``, ``job``.
+        Part that restarts: ``process``, ``pod``, ``job``.
     probability
         Fraction of the failures that this level recovers.
     seconds

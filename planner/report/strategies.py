@@ -11,7 +11,8 @@ from planner.jobs.strategy_file import OFFLOAD_OF, keep_effective, value_text
 from planner.report.section import NOTHING, Section
 
 if TYPE_CHECKING:
-    from planner.report.records.plan import LayoutRecord, NumberedPlanRecord, StrategyRecord
+    from costmodel.strategy import StageLayout
+    from planner.report.records.plan import NumberedPlanRecord, StrategyRecord
     from planner.results import EstimateReport
 
 
@@ -185,11 +186,11 @@ def stages_sections(strategy: StrategyRecord, of_plan: str) -> Iterator[Section]
     )
 
 
-def _rank(strategy: StrategyRecord, layout: LayoutRecord, rank: int) -> tuple[str, str, str, str]:
+def _rank(strategy: StrategyRecord, layout: StageLayout, rank: int) -> tuple[str, str, str, str]:
     full = layout.full_layers[rank]
     return (
         " ".join(map(str, layout.layers[rank :: strategy.pp])),
-        strategy.spell_recompute(layout.recompute[rank]),
+        strategy.spell_recompute(layout.recompute[rank].text),
         str(full) if full else "-",
         "act" if layout.activation_offload[rank] else "none",
     )

@@ -174,7 +174,7 @@ FREE = ("name", "source", "framework")
 """Texts of the job's author, which may look like numbers."""
 
 
-OF_RANKING = ("Plan", "StrategyRecord", "LayoutRecord", "Gap", "JobStatus")
+OF_RANKING = ("Plan", "StrategyRecord", "StageLayout", "Gap", "JobStatus")
 """Records that occur in a line and in a ranking."""
 
 

@@ -25,25 +25,43 @@ MAX_EXPLAINED = 5
 
 
 @record(frozen=True, kw_only=True, slots=True)
+class ImpossibleRow:
+    """
+    A strategy of the job's list that no rule allows.
+
+    Parameters
+    ----------
+    place
+        Its place in the list.
+    rules
+        Sentences of the rules that forbid it; empty where none does alone, but no completion satisfies all of them.
+    """
+
+    place: str
+    rules: tuple[str, ...]
+
+
+@record(frozen=True, kw_only=True, slots=True)
 class CandidateListReport:
     """
-    Possible and impossible rows of a list.
+    Number of strategies of the job's candidate list that the rules allow.
 
     Parameters
     ----------
     source
-        Name of the list.
-    num_rows, num_impossible
-        Strategies of the list; those that rules forbid, memory apart.
+        Its file.
+    num_rows
+        Its strategies.
+    num_impossible
+        Strategies of the list that rules forbid, memory apart.
     impossible
-        The first impossible ones: the place of each, and the sentences of the rules that forbid it. No sentence where
-        no single rule forbids the row, but no completion satisfies all rules.
+        The first forbidden strategies.
     """
 
     source: str
     num_rows: int
     num_impossible: int
-    impossible: tuple[tuple[str, tuple[str, ...]], ...]
+    impossible: tuple[ImpossibleRow, ...]
 
 
 def check_list(problem: Problem, space: Space) -> CandidateListReport | None:
@@ -54,7 +72,11 @@ def check_list(problem: Problem, space: Space) -> CandidateListReport | None:
     matches = _match_rows(space)
     impossible = [number for number, row in enumerate(candidate_list.rows) if not matches(row)]
     judged = [find_broken_rules(problem, space.rules, one, NO_RESOURCES) for one in candidate_list.whole]
-    wrong = [(place, rules) for place, rules in zip(candidate_list.whole_places, judged, strict=True) if rules]
+    wrong = [
+        ImpossibleRow(place=place, rules=rules)
+        for place, rules in zip(candidate_list.whole_places, judged, strict=True)
+        if rules
+    ]
     asked = [rule for rule in (*space.rules.rows, *space.rules.mixed) if rule not in space.rules.candidate_list]
     return CandidateListReport(
         source=candidate_list.source,
@@ -62,7 +84,9 @@ def check_list(problem: Problem, space: Space) -> CandidateListReport | None:
         num_impossible=len(impossible) + len(wrong),
         impossible=(
             *(
-                (candidate_list.places[number], _reasons(problem, candidate_list.rows[number], asked))
+                ImpossibleRow(
+                    place=candidate_list.places[number], rules=_reasons(problem, candidate_list.rows[number], asked)
+                )
                 for number in impossible[:MAX_EXPLAINED]
             ),
             *wrong,

@@ -125,10 +125,10 @@ def test_impossible_rows_are_counted_with_their_rules(read):
     found = check_list(problem, build_space(problem))
 
     assert (found.num_rows, found.num_impossible) == (3, 2)
-    (place, rules), (other_place, other_rules) = found.impossible
-    assert (place, other_place) == ("line 3", "line 4")
-    assert sentence(physics.tp_stays_inside_a_scale_up_domain) in rules
-    assert any("pipeline" in rule for rule in other_rules)
+    first, other = found.impossible
+    assert (first.place, other.place) == ("line 3", "line 4")
+    assert sentence(physics.tp_stays_inside_a_scale_up_domain) in first.rules
+    assert any("pipeline" in rule for rule in other.rules)
 
 
 def test_a_list_without_a_possible_row_is_explained(read):

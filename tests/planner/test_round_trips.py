@@ -302,9 +302,9 @@ def test_a_row_whose_stages_the_job_excludes_is_counted(tmp_path):
     report = planned(tmp_path, "cp,pp,layout\n2,6,6+6+5+5+5+5\n2,6,5+6x3+5+4\n")
 
     assert [one.strategy.layout for one in report.plans] == [None]
-    ((place, rules),) = report.listed.impossible
-    assert place == "line 2"
-    assert rules[0].startswith("search.stages: even")
+    (found,) = report.listed.impossible
+    assert found.place == "line 2"
+    assert found.rules[0].startswith("search.stages: even")
 
 
 def test_a_layout_of_another_pipeline_is_refused_with_its_line(tmp_path):

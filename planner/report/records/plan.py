@@ -10,6 +10,7 @@ from costmodel.memory import seen_bytes
 from costmodel.pipelines.schedules import passes_alone
 from costmodel.pipelines.stages import stage_layout
 from costmodel.step.estimate import Part
+from costmodel.strategy import StageLayout
 from costmodel.tables import microbatches
 from planner.jobs.document import decision_value
 from planner.jobs.line import recompute_text, write_line
@@ -30,28 +31,6 @@ if TYPE_CHECKING:
     from planner.jobs.problem import Problem
     from planner.results import Plan
     from planner.search.recipes import PublishedLayout
-
-
-class LayoutRecord(Record):
-    """
-    The stages of a pipeline.
-
-    Parameters
-    ----------
-    layers
-        Layers of each virtual stage in model order, pp * vpp of them.
-    recompute
-        Activations that each pipeline rank recomputes.
-    full_layers
-        Layers of each rank that are recomputed in full, the first ones of each chunk.
-    activation_offload
-        By rank, true if its activations are offloaded to host memory.
-    """
-
-    layers: list[int]
-    recompute: list[str]
-    full_layers: list[int]
-    activation_offload: list[bool]
 
 
 class StrategyRecord(Record):
@@ -135,7 +114,7 @@ class StrategyRecord(Record):
     ep_overlap: bool
     pp_overlap: bool
     dp_overlap: bool
-    layout: LayoutRecord | None
+    layout: StageLayout | None
     num_microbatches: int
 
     @property

@@ -15,6 +15,7 @@ from planner.report.records.plan import (
 )
 from planner.report.records.setting import SettingRecord
 from planner.results import EstimateReport, Plan, PlanReport
+from planner.search.listed import CandidateListReport
 from planner.search.recommendation import Preference
 from planner.verbs.recipes import nearest_recipe
 
@@ -100,46 +101,6 @@ class EffortRecord(Record):
     num_solves: int
     build_seconds: Figure
     solve_seconds: Figure
-
-
-class ImpossibleRecord(Record):
-    """
-    A strategy of the job's list that no rule allows.
-
-    Parameters
-    ----------
-    place
-        Its place in the list.
-    rules
-        Sentences of the rules that forbid it.
-    """
-
-    place: str
-    rules: list[str]
-
-
-class CandidatesRecord(Record):
-    """
-    Number of strategies of the job's candidate list that the rules allow.
-
-    Parameters
-    ----------
-    source
-        Its file.
-    num_rows
-        Its strategies.
-    num_impossible
-        Strategies of the list that rules forbid.
-    impossible
-        The first forbidden strategies.
-    """
-
-    source: str
-    num_rows: int
-    num_impossible: int
-    impossible: list[ImpossibleRecord] = read_from(
-        lambda listed: [ImpossibleRecord(place=place, rules=list(rules)) for place, rules in listed.impossible]
-    )
 
 
 class SmallestClusterRecord(Record):
@@ -559,7 +520,7 @@ class PlanReportRecord(SettingRecord):
         lambda report: CertificateRecord.build_optional(report.certificate, report.chosen)
     )
     search: EffortRecord = read_from("effort")
-    candidates: CandidatesRecord | None = read_from("listed")
+    candidates: CandidateListReport | None = read_from("listed")
     conflict: ConflictRecord | None = read_from(
         lambda report: ConflictRecord.build_optional(report, report.outcome.conflict)
     )

@@ -10,6 +10,7 @@ from constraints.targets import effective_settings, find_first_refusals
 from costmodel import catalog
 from costmodel.catalog.releases import stands_in
 from costmodel.facts.device import Cluster, Device, Sites
+from costmodel.facts.reliability import RecoveryLevel
 from costmodel.strategy import Sharding
 from planner.jobs.checkpoints import ModelSummary
 from planner.jobs.problem import Problem
@@ -263,25 +264,6 @@ class TrainingRecord(Record):
     precision: str = read_from("precision.name")
 
 
-class RecoveryRecord(Record):
-    """
-    One way to recover.
-
-    Parameters
-    ----------
-    name
-        The part that restarts.
-    probability
-        Share of the failures that it recovers.
-    seconds
-        From the failure to training again.
-    """
-
-    name: str
-    probability: Figure
-    seconds: Figure
-
-
 class ReliabilityRecord(Record):
     """
     Failures and checkpoints.
@@ -320,7 +302,7 @@ class ReliabilityRecord(Record):
     failures_per_day: Figure = read_from(
         lambda job: job.reliability.failures_per_node_day * job.facts.cluster.num_nodes
     )
-    recovery: list[RecoveryRecord]
+    recovery: list[RecoveryLevel]
 
 
 MFU = "model FLOPs (forward and backward pass, multi-token prediction included) over the dense peak"

@@ -8,7 +8,7 @@ is allowed. The smallest sets that share a rule with every repair are the *confl
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,33 +23,37 @@ MAX_CONFLICTS = 1000
 """Largest number of conflicts under construction; beyond it, larger conflicts are not listed."""
 
 
+Written = TypeVar("Written")
+"""A strategy: as the search has it, or as a report writes it."""
+
+
 @record(frozen=True, kw_only=True, slots=True)
-class Size:
+class SmallestCluster(Generic[Written]):
     """
-    Size of the smallest cluster on which a strategy fits.
+    The smallest cluster on which something fits.
 
     Parameters
     ----------
     num_devices
-        Devices of the smallest cluster on which a strategy satisfies all rules; None if no tried size has one.
+        Its devices; null where none was found.
     strategy
-        One such strategy.
-    num_tried
-        The largest size that was tried; all smaller sizes were tried as well.
-    is_cut
-        True if time ran out before all sizes were tried.
-    num_enough
-        A size on which a strategy fits, if time ran out before the smallest was known.
-    num_within
-        The largest size below the job's own on which a strategy fits; None if there is none, or if it is unknown.
+        A strategy for it; null where none was found.
+    num_devices_tried
+        The largest number that was tried; all smaller numbers were tried as well.
+    num_devices_enough
+        A number that is enough, where the smallest is not known.
+    num_devices_within
+        The largest number below the job's own that fits; null where none does, or where it is not known.
+    time_ran_out
+        True if time ran out before all numbers were tried.
     """
 
     num_devices: int | None
-    strategy: Strategy | None
-    num_tried: int
-    is_cut: bool = False
-    num_enough: int | None = None
-    num_within: int | None = None
+    strategy: Written | None
+    num_devices_tried: int
+    num_devices_enough: int | None = None
+    num_devices_within: int | None = None
+    time_ran_out: bool = False
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -87,7 +91,7 @@ class Conflict:
     headroom_bytes
         The largest headroom that fits, if a smaller headroom than the job's is enough.
     size
-        Size of the smallest cluster that fits; None if it was not asked for.
+        The smallest cluster that fits; None if it was not asked for.
     left_out
         Limits of this answer, one sentence each: lists that are cut, and steps that ran out of time.
     is_cut
@@ -105,7 +109,7 @@ class Conflict:
     needed_bytes: float | None = None
     needed_host_bytes: float | None = None
     headroom_bytes: float | None = None
-    size: Size | None = None
+    size: SmallestCluster[Strategy] | None = None
     left_out: tuple[str, ...] = ()
     is_cut: bool = False
 

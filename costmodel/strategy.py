@@ -297,7 +297,7 @@ class Vocabulary(Decision):
 @record(frozen=True, kw_only=True, slots=True)
 class StageLayout:
     """
-    Custom pipeline layout: the layers, recomputation and offload of each stage.
+    Stages of a pipeline: their layers, recomputation and offload.
 
     Parameters
     ----------

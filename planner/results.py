@@ -391,7 +391,7 @@ class PlanReport(Displayed):
     chosen: Problem
     closest: Estimate | None = None
     listed: CandidateListReport | None = None
-    certificate: Certificate | None = None
+    certificate: Certificate[Strategy] | None = None
     alternatives: tuple[AlternativeOutcome, ...] = ()
     recommendation: Recommendation | None = None
     fastest: Plan | None = None

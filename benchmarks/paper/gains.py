@@ -186,7 +186,7 @@ def table7_check() -> Check:
             Comparison(
                 label="fewest GPUs without the CPU optimizer",
                 printed=256,
-                reached=(size and (size.num_devices or size.num_enough)) or 0,
+                reached=(size and (size.num_devices or size.num_devices_enough)) or 0,
                 tolerance=0,
             ),
         ),

@@ -13,6 +13,7 @@ import numpy as np
 from benchmarks.solver.stages import NUM_DEVICES, SIZES, Check, random_job, timed
 from constraints.cp_sat import seconds_to_ticks
 from costmodel.step.step import cost
+from costmodel.strategy import Strategy
 from planner import load
 from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import Outcome
@@ -87,12 +88,12 @@ def _random(enumerate_table: Callable[[Problem, Space], tuple[float, int]]) -> I
     yield from Check(name="certificates, median", seconds=median(seconds), limit=MAX_MEDIAN_SECONDS).failures
 
 
-def _certified(problem: Problem, outcome: Outcome) -> Certificate:
+def _certified(problem: Problem, outcome: Outcome) -> Certificate[Strategy]:
     certificate = certify([(problem, outcome)], outcome, Clock(seconds=problem.search.time_limit_seconds))
     assert certificate is not None
     return certificate
 
 
-def _ticks(problem: Problem, certificate: Certificate) -> int:
+def _ticks(problem: Problem, certificate: Certificate[Strategy]) -> int:
     assert certificate.better is not None
     return int(seconds_to_ticks(np.asarray(cost(problem.facts, certificate.better.decisions()).step_seconds)))

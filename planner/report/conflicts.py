@@ -13,7 +13,9 @@ from planner.report.strategies import strategies_section
 from planner.uncertainty.features import LIFTED as LIFTED_EVIDENCE
 
 if TYPE_CHECKING:
-    from planner.report.records.reports import AlternativeRecord, ConflictRecord, SmallestClusterRecord
+    from constraints.conflict import SmallestCluster
+    from planner.report.records.plan import StrategyRecord
+    from planner.report.records.reports import AlternativeRecord, ConflictRecord
     from planner.report.records.setting import ClusterRecord, SettingRecord
 
 ENTRIES = {
@@ -139,9 +141,9 @@ def _more_than(needed: float, present: float) -> str:
     return f"at least {least_gib(needed)} GiB per GPU, {gib(needed - present)} more than the {gib(present)} there are"
 
 
-def size_text(cluster: ClusterRecord, size: SmallestClusterRecord) -> str:
+def size_text(cluster: ClusterRecord, size: SmallestCluster[StrategyRecord]) -> str:
     """Describe the size of a cluster on which the job fits."""
-    tried = size.num_devices_tried or 0
+    tried = size.num_devices_tried
     whole = "" if tried < cluster.devices_per_node else " in whole nodes"
     if size.num_devices is not None and size.strategy is not None:
         return f"the smallest cluster that fits has {count(size.num_devices, 'GPU')}: {size.strategy.line}"

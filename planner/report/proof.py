@@ -12,13 +12,14 @@ from planner.report.results import idle_proof_rows
 from planner.report.section import Section, count, seconds
 
 if TYPE_CHECKING:
+    from planner.report.records.plan import StrategyRecord
     from planner.report.records.reports import (
         AlternativeRecord,
-        CertificateRecord,
         PlanReportRecord,
         RecommendationRecord,
     )
     from planner.search.candidates import SearchStats
+    from planner.search.certificate import Certificate
 
 
 def candidates_sections(whole: PlanReportRecord) -> Iterator[Section]:
@@ -120,7 +121,7 @@ def _leaves_idle(whole: PlanReportRecord) -> bool:
     return whole.idle is not None and whole.idle.num_idle_devices > 0
 
 
-def _certificate(certificate: CertificateRecord, *, uneven: bool) -> str:
+def _certificate(certificate: Certificate[StrategyRecord], *, uneven: bool) -> str:
     """Word CP-SAT's verdict on the answer, and the question that it was asked."""
     faster = f"faster than {certificate.below_seconds:,.6f} s"
     of_even = "of even stages " if uneven else ""

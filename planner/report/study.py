@@ -9,13 +9,12 @@ from planner.report.records import csv_table, names_of
 from planner.report.records.study import (
     FeatureGainRecord,
     FeatureRecord,
-    PointRecord,
-    SeriesRecord,
     StudiedPlanRecord,
     StudyRecord,
 )
 from planner.report.section import DAY_SECONDS, NOTHING, Section, count, gib, mean_count, seconds, share, span
 from planner.uncertainty.intervals import COVERAGE
+from planner.verbs.study import Point, Series
 
 
 # --- for people --------------------------------------------------------------------------------------------
@@ -48,7 +47,7 @@ def heading_rows(whole: StudyRecord) -> Iterator[tuple[str, str]]:
 
 def proof_of_study(whole: StudyRecord) -> str:
     """Return the sentence on the proof of all points."""
-    found = [point.status for series in whole.series for point in series.points]
+    found: list[str] = [point.status for series in whole.series for point in series.points]
     found += [feature.status for feature in whole.features]
     late = sum(status not in PROVEN for status in (whole.status, *found))
     if late:
@@ -59,7 +58,7 @@ def proof_of_study(whole: StudyRecord) -> str:
 PROVEN = ("optimal", "infeasible")
 """States of a search that are proofs."""
 
-Column: TypeAlias = Callable[[PointRecord, StudiedPlanRecord], str]
+Column: TypeAlias = Callable[[Point[StudiedPlanRecord], StudiedPlanRecord], str]
 
 
 def _range(plan: StudiedPlanRecord) -> str:
@@ -93,7 +92,7 @@ OF_RELIABILITY: Mapping[str, Column] = {
 """Columns of a study of reliability."""
 
 
-def series_section(whole: StudyRecord, series: SeriesRecord) -> Section:
+def series_section(whole: StudyRecord, series: Series[StudiedPlanRecord]) -> Section:
     """Build the table of the points of an entry."""
     columns = OF_RELIABILITY if whole.study == "reliability" else OF_SPEED
     kept = {name: one for name, one in columns.items() if ONLY_OF.get(name, whole.study) == whole.study}
@@ -120,7 +119,7 @@ def _usage(plan: StudiedPlanRecord) -> str:
     return f"uses {plan.num_devices:,} of {plan.num_devices + plan.num_idle_devices:,} GPUs"
 
 
-def _mark(series: SeriesRecord, point: PointRecord) -> str:
+def _mark(series: Series[StudiedPlanRecord], point: Point[StudiedPlanRecord]) -> str:
     """Return the remark on a point: the job's own value, idle GPUs, a missing proof, or no plan."""
     if point.plan is None:
         return point.reason or "nothing fits" if point.status == "infeasible" else "time ran out"
@@ -228,7 +227,7 @@ def study_csv(whole: StudyRecord) -> str:
 def _point_rows(whole: StudyRecord) -> Iterator[dict[str, Any]]:
     for series in whole.series:
         for point in series.points:
-            own = {name: value for name, value in point if name != "plan"}
+            own = {name: getattr(point, name) for name in names_of(point) if name != "plan"}
             yield {"study": whole.study, "job": whole.job, "series": series.name, **own, **_plan_cells(point.plan)}
 
 

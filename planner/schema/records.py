@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any, TypeAlias, get_args, get_type_hints
+from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaMode
@@ -16,6 +18,10 @@ from planner.jobs.commented import descriptions
 Schema: TypeAlias = dict[str, Any]
 
 LIMITS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
+
+
+GENERIC = re.compile(r'(?<=["/])([A-Z][A-Za-z]*)_\w+_(?=")')
+"""Pydantic's name of a record with a parameter, such as ``Point_Plan_``; its own name is enough."""
 
 
 def whole(title: str, schema: Schema) -> Schema:
@@ -41,7 +47,7 @@ def record_schema(record_type: Any, mode: JsonSchemaMode = "validation") -> Sche
     mode
         ``validation`` for input, ``serialization`` for output, in which no entry is missing.
     """
-    schema: Schema = TypeAdapter(record_type).json_schema(mode=mode)
+    schema: Schema = json.loads(GENERIC.sub(r"\1", json.dumps(TypeAdapter(record_type).json_schema(mode=mode))))
     known = {one.__name__: one for one in _record_types(record_type, set())}
     found = schema.get("$defs", {}) | ({record_type.__name__: schema} if "properties" in schema else {})
     for name in found.keys() & known.keys():
@@ -53,10 +59,11 @@ def record_schema(record_type: Any, mode: JsonSchemaMode = "validation") -> Sche
 
 def _record_types(part: Any, seen: set[Any]) -> Iterator[type]:
     """Yield the dataclasses inside a type, at every depth, each once."""
-    if isinstance(part, type) and is_dataclass(part) and part not in seen:
-        seen.add(part)
-        yield part
-        for inner in get_type_hints(part).values():
+    kind = get_origin(part) or part
+    if isinstance(kind, type) and is_dataclass(kind) and kind not in seen:
+        seen.add(kind)
+        yield kind
+        for inner in get_type_hints(kind).values():
             yield from _record_types(inner, seen)
     for inner in get_args(part):
         yield from _record_types(inner, seen)

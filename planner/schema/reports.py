@@ -35,11 +35,12 @@ from planner.report.records.plan import (
 )
 from planner.report.records.reports import EffortRecord, EstimateReportRecord, PlanReportRecord, ReportRecord
 from planner.report.records.setting import ClusterRecord
-from planner.report.records.study import FeatureGainRecord, FeatureRecord, PointRecord, StudiedPlanRecord, StudyRecord
+from planner.report.records.study import FeatureGainRecord, FeatureRecord, StudiedPlanRecord, StudyRecord
 from planner.report.study import GAINS, OF_FEATURE, OF_POINT
 from planner.report.table_csv import COLUMNS
 from planner.schema.records import Schema, object_schema, record_schema, whole
 from planner.uncertainty.peaks import Chance
+from planner.verbs.study import Point as StudiedPoint
 
 PATH = Path(report.__file__).with_name("report.schema.json")
 
@@ -96,7 +97,7 @@ def report_row_schema() -> Schema:
 def study_row_schema() -> Schema:
     """Make the schema of a row of ``planner study --format csv``: a point, or a feature."""
     own = _entries(StudyRecord)
-    entries = {**_entries(StudiedPlanRecord, PointRecord), "series": {**CELL, "description": "Entry that is changed."}}
+    entries = {**_entries(StudiedPlanRecord, StudiedPoint), "series": {**CELL, "description": "Entry that is changed."}}
     features = {**_entries(FeatureRecord), **_entries(StudiedPlanRecord, before="replanned_")}
     for name in GAINS:
         features |= _entries(FeatureGainRecord, before=f"{name}_")

@@ -16,10 +16,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
-from typing import Literal, TypeAlias
+from typing import Generic, Literal
 
 import numpy as np
 
+from constraints.conflict import Written
 from constraints.cp_sat import TICK_SECONDS, concatenate_candidates, cp_model
 from constraints.joint import JointModel
 from constraints.relations import list_binding, narrow_domains
@@ -64,41 +65,43 @@ MANY_ROWS = 256
 """Rows up to which none is left out by the lower bound that the search has as well."""
 
 
-Verdict: TypeAlias = Literal["certified", "not certified", "refuted"]
-"""Verdict of a certificate on an answer."""
-
-
 @record(frozen=True, kw_only=True, slots=True)
-class Certificate:
+class Certificate(Generic[Written]):
     """
-    Answer of CP-SAT to the question for the fastest strategy that is no slower than an answer.
+    CP-SAT's answer when a model with all rules is asked for an even strategy that is faster than the plan.
 
     Parameters
     ----------
     verdict
-        ``certified``: no strategy is faster. ``not certified``: CP-SAT could not be asked, for the given reason.
-        ``refuted``: a strategy is faster, or none with even stages is as fast as an answer with even stages. Both are
-        faults of the search.
+        certified: none is; not certified: it could not be asked; refuted: one is, or none is as fast, a fault of the
+        planner.
     reason
-        Reason why CP-SAT could not be asked; empty where it was.
+        Why it could not be asked; empty where it was.
     below_seconds
-        Step of the answer; no strategy may be faster.
-    num_decisions, num_rules, num_constraints
-        Variables of decisions; rules in the model; constraints made from them.
-    num_rows, num_rows_bounded
-        Rows of degrees; rows among them that their lower bound alone excludes.
-    num_combinations, num_strategies
-        Combinations of decisions in the model's table of memory; strategies in its table of step times that the rules
-        and the memory allow.
+        The answer's step, than which none may be faster.
+    num_decisions
+        Variables of decisions.
+    num_rules
+        Rules that the model holds.
+    num_constraints
+        Constraints that they became; the others are domains, or hold for all values left.
+    num_rows
+        Combinations of degrees.
+    num_rows_bounded
+        Combinations of degrees that their lower bound excludes.
+    num_combinations
+        Combinations of the decisions that memory depends on, in the model's table.
+    num_strategies
+        Strategies that the rules and the memory allow and that are as fast, in its other table.
     is_thorough
-        True where the tables hold features that the rules forbid, so that the model's own rules exclude them.
+        True if the tables hold all features, also those that the rules forbid.
     seconds
-        Time of the certificate.
+        Time that it took.
     better
-        The faster strategy, if there is one.
+        The faster strategy; null without one.
     """
 
-    verdict: Verdict
+    verdict: Literal["certified", "not certified", "refuted"]
     reason: str = ""
     below_seconds: float
     num_decisions: int = len(DECISIONS)
@@ -110,12 +113,12 @@ class Certificate:
     num_strategies: int = 0
     is_thorough: bool = True
     seconds: float = 0.0
-    better: Strategy | None = None
+    better: Written | None = None
 
 
 def certify(
     searched: Sequence[tuple[Problem, Outcome]], outcome: Outcome, clock: Clock, formulas: Formulas = OWN
-) -> Certificate | None:
+) -> Certificate[Strategy] | None:
     """
     Ask CP-SAT for the fastest strategy up to an answer, with any combination of settings; None without an answer.
 
@@ -135,7 +138,7 @@ def certify(
     if not outcome.strategies:
         return None
     log_event(__name__, "CP-SAT checks the answer", below_seconds=outcome.ticks * TICK_SECONDS)
-    asked = Certificate(
+    asked = Certificate[Strategy](
         verdict="not certified",
         below_seconds=outcome.ticks * TICK_SECONDS,
         num_rules=max(len(own.space.rules.every) for _, own in searched),
@@ -174,7 +177,9 @@ def _reason(clock: Clock) -> Iterator[list[str]]:
         reasons.append(str(error) or "the model does not fit into memory")
 
 
-def _ask(margins: Sequence[Margin], asked: Certificate, outcome: Outcome, clock: Clock) -> Certificate:
+def _ask(
+    margins: Sequence[Margin], asked: Certificate[Strategy], outcome: Outcome, clock: Clock
+) -> Certificate[Strategy]:
     """Ask for the fastest strategy up to an answer, and check that it is as fast. Uneven stages are in no model."""
     some, is_found = [one for one in margins if len(one.candidates)], False
     if some:

@@ -23,7 +23,7 @@ from constraints.conflict import (
     MAX_CONFLICTS,
     Classes,
     Conflict,
-    Size,
+    SmallestCluster,
     contains_one_of,
     hitting_sets,
     necessary,
@@ -85,7 +85,7 @@ MOST_NODES, GROWTH = 32, 1 / 16
 """Nodes of a range of sizes whose rows grow together, at least and as a part of its first; affects memory only."""
 
 
-def smallest_cluster(problem: Problem, rules: Rules, memory: MemoryFunction, clock: Clock) -> Size:
+def smallest_cluster(problem: Problem, rules: Rules, memory: MemoryFunction, clock: Clock) -> SmallestCluster[Strategy]:
     """Search the smallest cluster, of at most ``MOST_TIMES`` the job's devices, on which a strategy fits."""
     tried, half = 0, Clock(seconds=clock.seconds_left / 2)
     enough_for_states = _fewest_devices(problem) if memory is memory_only else 1
@@ -97,13 +97,19 @@ def smallest_cluster(problem: Problem, rules: Rules, memory: MemoryFunction, clo
             found = _smallest_of(problem, rules, memory, (fewest, most), half)
         except OutOfTimeError:
             enough = _enough(problem, rules, memory, clock)
-            return Size(num_devices=None, strategy=None, num_tried=tried, is_cut=True, num_enough=enough)
+            return SmallestCluster(
+                num_devices=None,
+                strategy=None,
+                num_devices_tried=tried,
+                num_devices_enough=enough,
+                time_ran_out=True,
+            )
         if found:
             size = found.num_devices
             within = _largest_within(problem, rules, memory, size, clock)
-            return Size(num_devices=size, strategy=found, num_tried=size, num_within=within)
+            return SmallestCluster(num_devices=size, strategy=found, num_devices_tried=size, num_devices_within=within)
         tried = most
-    return Size(num_devices=None, strategy=None, num_tried=tried)
+    return SmallestCluster(num_devices=None, strategy=None, num_devices_tried=tried)
 
 
 def _fewest_devices(problem: Problem) -> int:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.events import log_progress
@@ -31,56 +31,60 @@ if TYPE_CHECKING:
     from planner.verbs.study_features import Feature
 
 
+Written = TypeVar("Written")
+"""A plan: as it was found, or as a report writes it."""
+
+
 @record(frozen=True, kw_only=True, slots=True)
-class Point:
+class Point(Generic[Written]):
     """
     The fastest plan for one value of an entry.
 
     Parameters
     ----------
     value
-        The value as a number, in the entry's unit.
+        The value as a number, in the entry's base unit.
     text
         The value as it was written.
-    plan
-        Fastest plan; None where there is none.
     status
-        Status of the search: ``optimal`` and ``infeasible`` are proven.
-    linearity_fraction
-        Throughput of one device over that of the first point, MoFa equation (45); None where it is not studied.
+        Status of its search: optimal and infeasible are proven.
     reason
         Reason that there is no plan, besides its status; empty for others.
+    linearity_fraction
+        Throughput of one device over that of the first point, MoFa equation (45); null where the scale is not studied.
+    plan
+        The plan; null where there is none.
     """
 
     value: float
     text: str
-    plan: Plan | None
     status: Status
-    linearity_fraction: float | None = None
     reason: str = ""
+    linearity_fraction: float | None = None
+    plan: Written | None
 
 
 @record(frozen=True, kw_only=True, slots=True)
-class Series:
+class Series(Generic[Written]):
     """
-    The points of one entry of a job.
+    The points of one entry of the job.
 
     Parameters
     ----------
     name
         Word of the entry on the command line.
     label
-        Words of the entry, with its unit, for people.
+        Words of the entry, with its unit.
+    own
+        The job's own value; null where it is not among the points.
     points
         Points in ascending order of their values.
-    own
-        The job's own value; None where it is not among the points.
     """
 
     name: str
     label: str
-    points: tuple[Point, ...]
     own: float | None
+    points: tuple[Point[Written], ...]
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -110,7 +114,7 @@ class StudyReport(Displayed):
     problem: Problem
     base: Plan | None
     status: Status
-    series: tuple[Series, ...] = ()
+    series: tuple[Series[Plan], ...] = ()
     features: tuple[Feature, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -725,7 +729,7 @@ def _choose_axes(problem: Problem, best: Plan | None, name: str, values: Asked) 
     return chosen, tuple(f"{name} does not apply to this job: {text}" for name, text in refused.items())
 
 
-def _study_axis(axis: Axis, problem: Problem, base: PlanReport, best: Plan | None, read: Texts | None) -> Series:
+def _study_axis(axis: Axis, problem: Problem, base: PlanReport, best: Plan | None, read: Texts | None) -> Series[Plan]:
     own = axis.own(problem, best)
     if read is None:
         usual = axis.defaults(problem, best) if axis.defaults else _multiply(own, kinds().get(axis.entry, COUNT))
@@ -770,7 +774,7 @@ MOST_WHOLE = 1e6
 
 def _points(
     axis: Axis, problem: Problem, base: PlanReport, best: Plan | None, values: Mapping[float, str]
-) -> Iterator[Point]:
+) -> Iterator[Point[Plan]]:
     for number, (value, text) in enumerate(values.items()):
         log_progress(__name__, f"{axis.name} is studied", number, len(values))
         changed = [f"{axis.entry}={text}", *axis.also(problem, value)] if axis.is_read else []
@@ -804,7 +808,7 @@ def _plan_point(
     return next(iter(report.plans), None), report.outcome.status
 
 
-def _add_linearity(points: Sequence[Point]) -> Iterator[Point]:
+def _add_linearity(points: Sequence[Point[Plan]]) -> Iterator[Point[Plan]]:
     """Add the linearity of each point over the first one that has a plan."""
     first = next((point.plan for point in points if point.plan), None)
     for point in points:

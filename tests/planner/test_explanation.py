@@ -245,7 +245,7 @@ def test_without_time_a_conflict_says_so():
         "Time ran out before it was known which rules exclude each other.",
         "Time ran out before it was known which strategy lacks least memory.",
     )
-    assert conflict.size.is_cut
+    assert conflict.size.time_ran_out
 
 
 def test_lists_that_are_cut_say_so():

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from planner.report.conflicts import conflict_sections, size_text
-from planner.report.records.reports import SmallestClusterRecord, report_record
+from planner.report.records.reports import report_record
 from planner.report.records.setting import ClusterRecord
 from planner.search.branch_and_bound import Status
 from planner.search.candidates import least_memory, memory_only, mode_memory
@@ -69,9 +69,9 @@ def test_no_smaller_cluster_fits(seed):
 
     fits = cache(lambda one: search(resized(problem, one)).status == Status.OPTIMAL)
     assert size.num_devices == next(filter(fits, every), None)
-    assert not size.is_cut
+    assert not size.time_ran_out
     within = [one for one in every if one < problem.facts.cluster.num_devices and fits(one)]
-    assert size.num_within == max(within, default=None)
+    assert size.num_devices_within == max(within, default=None)
 
 
 def test_degrees_that_are_pinned_say_how_large_the_cluster_is():
@@ -94,7 +94,7 @@ def test_fewer_devices_than_there_are_may_fit():
     whole = report_record(plan(problem))
     sections = conflict_sections(whole, whole.conflict)
 
-    assert (size.num_devices, size.num_within) == (6, 24)
+    assert (size.num_devices, size.num_devices_within) == (6, 24)
     advice = {name: text for section in sections for name, text in section.rows}["search.max_devices"]
     assert advice == "32: plans may then use fewer GPUs; the largest number that fits is 24"
     assert search(replace(problem, search=replace(problem.search, max_devices=32))).status == Status.OPTIMAL
@@ -104,14 +104,14 @@ def test_nothing_fits_on_any_cluster():
     """Three ranks cannot share four heads, however many there are."""
     size = smallest_of(a_problem(pin={"tp": 3}))
 
-    assert (size.num_devices, size.strategy, size.num_tried, size.is_cut) == (None, None, 16 * 8, False)
+    assert (size.num_devices, size.strategy, size.num_devices_tried, size.time_ran_out) == (None, None, 16 * 8, False)
 
 
 def test_without_time_the_sizes_are_said_to_be_cut():
     """No size is claimed, none is excluded."""
     size = smallest_cluster(a_problem(pin={"tp": 3}), problem_rules(a_problem()), memory_only, Clock(seconds=0))
 
-    assert (size.num_devices, size.num_tried, size.is_cut) == (None, 0, True)
+    assert (size.num_devices, size.num_devices_tried, size.time_ran_out) == (None, 0, True)
 
 
 def test_where_the_smallest_is_not_known_a_doubling_that_fits_is(monkeypatch):
@@ -127,9 +127,8 @@ def test_where_the_smallest_is_not_known_a_doubling_that_fits_is(monkeypatch):
     monkeypatch.setattr(sizes, "_smallest_of", none_in_ascending_order)
     size = smallest_cluster(problem, problem_rules(problem), memory_only, Clock(seconds=1.5e9))
 
-    assert (size.num_devices, size.is_cut, size.num_enough) == (None, True, 32)
-    record = SmallestClusterRecord.build(size, problem.facts)
-    assert "32 GPUs are enough" in size_text(ClusterRecord.read(problem), record)
+    assert (size.num_devices, size.time_ran_out, size.num_devices_enough) == (None, True, 32)
+    assert "32 GPUs are enough" in size_text(ClusterRecord.read(problem), size)
 
 
 @pytest.mark.parametrize("model", [a_model(**BIG), a_moe_model(**BIG, expert_ffn_hidden_size=1024)])

@@ -8,11 +8,12 @@ from typing import Any
 from planner.report.html.charts import interval_of, range_of
 from planner.report.html.frame import Chapter, asset, body_html, header_html, page_text, plot, section_html
 from planner.report.records import finite
-from planner.report.records.study import SeriesRecord, StudiedPlanRecord, StudyRecord
+from planner.report.records.study import StudiedPlanRecord, StudyRecord
 from planner.report.section import seconds
 from planner.report.study import features_sections, heading_rows, title_of_study
 from planner.report.study import series_section as section_of
 from planner.uncertainty.intervals import COVERAGE
+from planner.verbs.study import Series
 
 MOST_SPREAD = 16
 """Ratio of the largest to the smallest value from which on an axis is logarithmic."""
@@ -98,7 +99,7 @@ def _ends(whole: StudyRecord, plan: StudiedPlanRecord) -> tuple[float, float, fl
     return rate, rate * step / high, rate * step / low
 
 
-def _series_chart(whole: StudyRecord, series: SeriesRecord) -> dict[str, Any]:
+def _series_chart(whole: StudyRecord, series: Series[StudiedPlanRecord]) -> dict[str, Any]:
     shown = [(point, point.plan) for point in series.points if point.plan]
     figures = [_ends(whole, plan) for _, plan in shown]
     values = [point.value for point, _ in shown]

@@ -20,6 +20,7 @@ from typing import (
     TypeAlias,
     dataclass_transform,
     get_args,
+    get_origin,
     get_type_hints,
 )
 
@@ -203,6 +204,8 @@ def _convert(hint: Any, value: Any) -> Any:
     """Read the records that a type asks for from other objects; spell decisions as job files do."""
     if isinstance(value, Decision):
         return value.text
+    if is_dataclass(get_origin(hint)):
+        return value
     if isinstance(hint, type) and issubclass(hint, Record):
         return value if isinstance(value, hint) else hint.read(value)
     inner = get_args(hint)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Final, Literal, TypeAlias, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, cast
 
+from constraints.conflict import SmallestCluster
 from planner.report.records import Figure, Record, finite, itself, read_from
 from planner.report.records.plan import (
     MemoryRecord,
@@ -15,16 +17,16 @@ from planner.report.records.plan import (
 )
 from planner.report.records.setting import SettingRecord
 from planner.results import EstimateReport, Plan, PlanReport
+from planner.search.certificate import Certificate
 from planner.search.listed import CandidateListReport
 from planner.search.recommendation import Preference
 from planner.verbs.recipes import nearest_recipe
 
 if TYPE_CHECKING:
-    from constraints.conflict import Conflict, Size
+    from constraints.conflict import Conflict
     from costmodel.step.estimate import Estimate
-    from planner.jobs.problem import Problem
+    from costmodel.strategy import Strategy
     from planner.results import Plan, PlanReport
-    from planner.search.certificate import Certificate
     from planner.verbs.compare import Comparison
     from planner.verbs.explain import Explanation
 
@@ -103,39 +105,6 @@ class EffortRecord(Record):
     solve_seconds: Figure
 
 
-class SmallestClusterRecord(Record):
-    """
-    The smallest cluster on which something fits.
-
-    Parameters
-    ----------
-    num_devices
-        Its devices; null where none was found.
-    strategy
-        A strategy for it; null where none was found.
-    num_devices_tried
-        The largest number that was tried.
-    num_devices_enough
-        A number that is enough, where the smallest is not known.
-    num_devices_within
-        The largest number below the job's own that fits; null where none does.
-    time_ran_out
-        True if time ran out before smaller ones were tried.
-    """
-
-    num_devices: int | None
-    strategy: StrategyRecord | None
-    num_devices_tried: int | None = read_from("num_tried")
-    num_devices_enough: int | None = read_from("num_enough")
-    num_devices_within: int | None = read_from("num_within")
-    time_ran_out: bool = read_from("is_cut")
-
-    @classmethod
-    def build(cls, size: Size, problem: Problem) -> SmallestClusterRecord:
-        """Build the record of a search over cluster sizes."""
-        return cls.read(size, strategy=StrategyRecord.build_optional(problem, size.strategy))
-
-
 class ClosestRecord(MemoryRecord):
     """
     The strategy that comes closest to fitting.
@@ -161,6 +130,11 @@ class ClosestRecord(MemoryRecord):
             **MemoryRecord.build_from_estimate(closest, cluster).entries(MemoryRecord),
             missing_bytes_by_rank=[max(0.0, rank.device_bytes - room_bytes) for rank in closest.ranks],
         )
+
+
+def write(report: PlanReport, strategy: Strategy | None) -> StrategyRecord | None:
+    """Build the record of a strategy for the job of a report, if there is one."""
+    return StrategyRecord.build_optional(report.chosen, strategy)
 
 
 class ConflictRecord(Record):
@@ -207,7 +181,7 @@ class ConflictRecord(Record):
     needed_memory_bytes: Figure | None = read_from("needed_bytes")
     needed_host_memory_bytes: Figure | None = read_from("needed_host_bytes")
     needed_headroom_bytes: Figure | None = read_from("headroom_bytes")
-    smallest_cluster: SmallestClusterRecord | None
+    smallest_cluster: SmallestCluster[StrategyRecord] | None
     left_out: list[str]
     closest: ClosestRecord | None
 
@@ -216,68 +190,12 @@ class ConflictRecord(Record):
         """Build the record of a conflict of a report's job, if there is one."""
         if conflict is None:
             return None
+        size: Any = conflict.size
         return cls.read(
             conflict,
-            smallest_cluster=SmallestClusterRecord.build(conflict.size, report.chosen) if conflict.size else None,
+            smallest_cluster=size and replace(size, strategy=write(report, size.strategy)),
             closest=ClosestRecord.build_from_report(report, report.closest) if report.closest else None,
         )
-
-
-class CertificateRecord(Record):
-    """
-    CP-SAT's answer when a model with all rules is asked for an even strategy that is faster than the plan.
-
-    Parameters
-    ----------
-    verdict
-        certified: none is; not certified: it could not be asked; refuted: one is, or none is as fast, a fault of the
-        planner.
-    reason
-        Why it could not be asked; empty where it was.
-    below_seconds
-        The answer's step, than which none may be faster.
-    num_decisions
-        Variables of decisions.
-    num_rules
-        Rules that the model holds.
-    num_constraints
-        Constraints that they became; the others are domains, or hold for all values left.
-    num_rows
-        Combinations of degrees.
-    num_rows_bounded
-        Combinations of degrees that their lower bound excludes.
-    num_combinations
-        Combinations of the decisions that memory depends on, in the model's table.
-    num_strategies
-        Strategies that the rules and the memory allow and that are as fast, in its other table.
-    is_thorough
-        True if the tables hold all features, also those that the rules forbid.
-    seconds
-        Time that it took.
-    better
-        The faster strategy; null without one.
-    """
-
-    verdict: Literal["certified", "not certified", "refuted"]
-    reason: str
-    below_seconds: Figure
-    num_decisions: int
-    num_rules: int
-    num_constraints: int
-    num_rows: int
-    num_rows_bounded: int
-    num_combinations: int
-    num_strategies: int
-    is_thorough: bool
-    seconds: Figure
-    better: StrategyRecord | None
-
-    @classmethod
-    def build_optional(cls, certificate: Certificate | None, problem: Problem) -> CertificateRecord | None:
-        """Build the record of a certificate, if there is one."""
-        if certificate is None:
-            return None
-        return cls.read(certificate, better=StrategyRecord.build_optional(problem, certificate.better))
 
 
 class AlternativeRecord(Record):
@@ -516,8 +434,10 @@ class PlanReportRecord(SettingRecord):
     )
     gap: Figure | None = read_from(lambda report: finite(report.outcome.gap))
     rounding_bound_seconds: Figure
-    certificate: CertificateRecord | None = read_from(
-        lambda report: CertificateRecord.build_optional(report.certificate, report.chosen)
+    certificate: Certificate[StrategyRecord] | None = read_from(
+        lambda report: (
+            report.certificate and replace(report.certificate, better=write(report, report.certificate.better))
+        )
     )
     search: EffortRecord = read_from("effort")
     candidates: CandidateListReport | None = read_from("listed")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from dataclasses import replace
+from typing import Any, Literal, cast
 
 from planner.report.records import Figure, Record, read_from
 from planner.report.records.plan import decisions_of, step_ends
 from planner.results import Plan
 from planner.uncertainty.intervals import COVERAGE
 from planner.verbs.plan import FORMAT_VERSION
+from planner.verbs.study import Point, Series
 from planner.verbs.study_features import Feature
 
 
@@ -86,56 +88,6 @@ class StudiedPlanRecord(Record):
         return cast(Plan, self._sources[0])
 
 
-class PointRecord(Record):
-    """
-    The fastest plan for one value of an entry.
-
-    Parameters
-    ----------
-    value
-        The value as a number, in the entry's base unit.
-    text
-        The value as it was written.
-    status
-        Status of its search: optimal and infeasible are proven.
-    reason
-        Reason that there is no plan, besides its status; empty for others.
-    linearity_fraction
-        Throughput of one device over that of the first point; null where the scale is not studied.
-    plan
-        The plan; null where there is none.
-    """
-
-    value: Figure
-    text: str
-    status: str
-    reason: str
-    linearity_fraction: Figure | None
-    plan: StudiedPlanRecord | None
-
-
-class SeriesRecord(Record):
-    """
-    The points of one entry of the job.
-
-    Parameters
-    ----------
-    name
-        Word of the entry on the command line.
-    label
-        Words of the entry, with its unit.
-    own
-        The job's own value; null where it is not among the points.
-    points
-        Points in ascending order of their values.
-    """
-
-    name: str
-    label: str
-    own: Figure | None
-    points: list[PointRecord]
-
-
 class FeatureGainRecord(Record):
     """
     A gain with its interval.
@@ -157,7 +109,7 @@ class FeatureGainRecord(Record):
 
 def _enough_devices(feature: Feature) -> int | None:
     size = getattr(feature.replanned.outcome.conflict, "size", None)
-    return size and (size.num_enough if size.num_devices is None else size.num_devices)
+    return size and (size.num_devices_enough if size.num_devices is None else size.num_devices)
 
 
 class FeatureRecord(Record):
@@ -212,6 +164,15 @@ class FeatureRecord(Record):
     enough_devices: int | None = read_from(_enough_devices)
 
 
+def _write_series(report: Any) -> list[Series[StudiedPlanRecord]]:
+    """Return the series of a report with the records of their plans."""
+
+    def write(point: Any) -> Point[StudiedPlanRecord]:
+        return replace(point, plan=point.plan and StudiedPlanRecord.read(point.plan))
+
+    return [replace(one, points=tuple(map(write, one.points))) for one in report.series]
+
+
 class StudyRecord(Record):
     """
     The report of planner study.
@@ -253,6 +214,6 @@ class StudyRecord(Record):
     num_devices: int = read_from("problem.facts.cluster.num_devices")
     status: str
     base: StudiedPlanRecord | None
-    series: list[SeriesRecord]
+    series: list[Series[StudiedPlanRecord]] = read_from(_write_series)
     features: list[FeatureRecord]
     notes: list[str]

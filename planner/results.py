@@ -299,6 +299,12 @@ class Plan:
         return low.days, high.days
 
     @property
+    def ettr_interval(self) -> tuple[float, float]:
+        """ETTR of the whole training at these ends, ascending."""
+        low, high = sorted(one.ettr for one in self.schedule_ends(self.schedule))
+        return low, high
+
+    @property
     def costs(self) -> TrainingCosts:
         """Device-hours, energy and money of the whole training, on all devices that the job holds."""
         return schedule_costs(

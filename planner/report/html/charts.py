@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from costmodel import GIB_BYTES
-from costmodel.record import record
 from costmodel.reliability import shortest_interval_steps
 from costmodel.step.estimate import PARTS
 from planner.jobs.checkpoints import CheckpointSchedule, schedules_around
 from planner.report.reasons import constraint_text
 from planner.report.records.plan import StrategyRecord
 from planner.report.section import count, gib, part_label, seconds, share, span
-from planner.uncertainty.intervals import COVERAGE
-from planner.uncertainty.intervals import Interval as StepInterval
+from planner.uncertainty.intervals import COVERAGE, Interval
 from planner.uncertainty.peaks import COVERAGE as PEAK_COVERAGE
 from planner.uncertainty.peaks import peak_interval
 from planner.uncertainty.records import strategy_interval
@@ -121,46 +119,16 @@ def _column(cluster: Cluster, rank: RankRecord) -> Chart:
 # --- checkpoints -------------------------------------------------------------------------------------------
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class Interval:
-    """
-    A checkpoint interval with its schedules.
-
-    Parameters
-    ----------
-    schedule
-        The schedule with the predicted step.
-    ends
-        Schedules with the ends of the interval of measured steps; the predicted one where failures outrun progress.
-    """
-
-    schedule: CheckpointSchedule
-    ends: tuple[CheckpointSchedule, CheckpointSchedule]
-
-    @property
-    def days(self) -> tuple[float, float]:
-        """The interval of the training time in days, at the job's failures per day."""
-        low, high = self.ends
-        return low.days, high.days
-
-    @property
-    def ettr(self) -> tuple[float, float]:
-        """The interval of the effective training time ratio."""
-        low, high = sorted(one.ettr for one in self.ends)
-        return low, high
+Ends: TypeAlias = tuple[CheckpointSchedule, CheckpointSchedule]
+"""A schedule with the ends of the interval of measured steps; the predicted one where failures outrun progress."""
 
 
-def intervals_of(plan: Plan) -> tuple[Interval, ...]:
-    """Return checkpoint intervals for a plan, its own among them, with their schedules."""
+def intervals_of(plan: Plan) -> list[tuple[CheckpointSchedule, Ends]]:
+    """Return the schedules of checkpoint intervals for a plan, its own among them, with their ends."""
     around = schedules_around(
         plan.cluster, plan.facts.workload, plan.reliability, step_seconds=plan.step_seconds, best=plan.schedule
     )
-    return tuple(interval_of(plan, one) for one in around)
-
-
-def interval_of(plan: Plan, schedule: CheckpointSchedule) -> Interval:
-    """Return a schedule with the schedules at the ends of the plan's interval of measured steps."""
-    return Interval(schedule=schedule, ends=plan.schedule_ends(schedule))
+    return [(one, plan.schedule_ends(one)) for one in around]
 
 
 def checkpoint_charts(every: Sequence[tuple[str, Plan]]) -> dict[str, Chart]:
@@ -169,27 +137,23 @@ def checkpoint_charts(every: Sequence[tuple[str, Plan]]) -> dict[str, Chart]:
     shortest = [shortest_interval_steps(plan.reliability, step_seconds=plan.step_seconds) for _, plan in every]
     if min(shortest) > 1:
         shared["bands"] = [{"until": min(shortest), "text": "storage is written for too much of the time"}]
-    found = [(name, plan, intervals_of(plan)) for name, plan in every]
+    found = [(name, intervals_of(plan)) for name, plan in every]
 
-    def chart(
-        label: str, value: Callable[[CheckpointSchedule], float], ends: Callable[[Interval], tuple[float, float]]
-    ) -> Chart:
+    def chart(label: str, value: Callable[[CheckpointSchedule], float]) -> Chart:
         series = [
             {
                 "name": name,
-                "points": [
-                    [one.schedule.interval_steps, value(one.schedule), _point_text(name, one)] for one in intervals
-                ],
-                "spread": [list(ends(one)) for one in intervals],
+                "points": [[one.interval_steps, value(one), _point_text(name, one, ends)] for one, ends in intervals],
+                "spread": [sorted(map(value, ends)) for _, ends in intervals],
             }
-            for name, _, intervals in found
+            for name, intervals in found
         ]
         marks = [_mark(plan.schedule, value(plan.schedule)) for _, plan in every]
         return {**shared, "y": {"label": label}, "series": series, "marks": marks}
 
     return {
-        "ettr": chart("ETTR, %", lambda one: 100 * one.ettr, lambda one: (100 * one.ettr[0], 100 * one.ettr[1])),
-        "days": chart("days of training", lambda one: one.days, lambda one: one.days),
+        "ettr": chart("ETTR, %", lambda one: 100 * one.ettr),
+        "days": chart("days of training", lambda one: one.days),
     }
 
 
@@ -197,20 +161,16 @@ def _mark(schedule: CheckpointSchedule, value: float) -> Chart:
     return {"x": schedule.interval_steps, "y": value, "text": f"every {count(schedule.interval_steps, 'step')}"}
 
 
-def _point_text(name: str, interval: Interval) -> str:
-    return f"{name}\n{interval_text(interval)}" if name else interval_text(interval)
-
-
-def interval_text(interval: Interval) -> str:
+def _point_text(name: str, own: CheckpointSchedule, ends: Ends) -> str:
     """Describe a checkpoint interval with its ETTR and days."""
-    own = interval.schedule
     every = f"every {count(own.interval_steps, 'step')} ({span(own.interval_seconds)})"
-    return f"{every}: ETTR {own.ettr:.2%}, {own.days:,.2f} days ({COVERAGE:.0%}: {days_text(interval.days)})"
+    text = f"{every}: ETTR {own.ettr:.2%}, {own.days:,.2f} days ({COVERAGE:.0%}: {days_text(ends)})"
+    return f"{name}\n{text}" if name else text
 
 
-def days_text(ends: Iterable[float]) -> str:
+def days_text(ends: Ends) -> str:
     """Write the ends of an interval of days."""
-    return " to ".join(f"{end:,.2f}" if end < LONG_DAYS else f"{end:,.0f}" for end in ends)
+    return " to ".join(f"{one.days:,.2f}" if one.days < LONG_DAYS else f"{one.days:,.0f}" for one in ends)
 
 
 LONG_DAYS = 100
@@ -332,7 +292,7 @@ def pareto_chart(whole: ReportRecord, pareto_front: ParetoFront, problem: Proble
     }
 
 
-def _pareto_point(problem: Problem, point: Point, step: StepInterval, peak: tuple[float, float]) -> list[Any]:
+def _pareto_point(problem: Problem, point: Point, step: Interval, peak: tuple[float, float]) -> list[Any]:
     """Return the least memory of a strategy, its step time, its text, its proof, and the limit in GiB."""
     used, strategy = point.estimate.device_bytes, point.estimate.strategy
     proof = "proven" if point.is_proven else "not proven: time ran out"

@@ -19,7 +19,7 @@ from planner.frameworks import LAUNCHERS, TARGETS, export
 from planner.frameworks.launch import launched
 from planner.report.conflicts import nothing_sections
 from planner.report.describe import describe_architecture, layer_rows, leaves
-from planner.report.html.charts import days_text, interval_of, intervals_of
+from planner.report.html.charts import days_text, intervals_of
 from planner.report.html.costs import cost_tiles, costs_chapter
 from planner.report.html.frame import (
     Chapter,
@@ -212,8 +212,8 @@ def tiles(one: Shown) -> Iterator[Tile]:
         "tokens/s/GPU": f"{tokens / high:,.1f} to {tokens / low:,.1f}",
         "MFU": f"{record.mfu * step / high:.1%} to {record.mfu * step / low:.1%}",
         "peak GiB": f"{' to '.join(map(gib, chance.peak_memory_interval_bytes))}; {chances}",
-        "ETTR": " to ".join(f"{end:.2%}" for end in interval_of(one.plan, one.plan.schedule).ettr),
-        "days": days_text(interval_of(one.plan, one.plan.schedule).days),
+        "ETTR": " to ".join(f"{end:.2%}" for end in one.plan.ettr_interval),
+        "days": days_text(one.plan.schedule_ends(one.plan.schedule)),
     }
     for name in TILES:
         yield Tile(name, figure_text(record, name), f"{COVERAGE:.0%}: {ends[name]}")
@@ -309,18 +309,18 @@ DAYS_CAPTION = f"Time of the whole training; {_BAND}"
 
 def intervals_section(one: Shown) -> Section:
     """Build the table of some checkpoint intervals of a plan, its own among them."""
-    intervals, best = intervals_of(one.plan), one.plan.schedule.interval_steps
-    kept = [*intervals[:: max(1, len(intervals) // 8)], interval_of(one.plan, one.plan.schedule)]
-    chosen = {own.schedule.interval_steps: own for own in kept}
+    intervals, best = intervals_of(one.plan), one.plan.schedule
+    kept = [*intervals[:: max(1, len(intervals) // 8)], (best, one.plan.schedule_ends(best))]
+    chosen = {own.interval_steps: (own, ends) for own, ends in kept}
     rows = [
         (
-            f"{count(steps, 'step')} ({span(own.schedule.interval_seconds)})",
-            f"{own.schedule.ettr:.2%}",
-            f"{own.schedule.days:,.2f}",
-            days_text(own.days),
-            "best" if steps == best else NOTHING,
+            f"{count(steps, 'step')} ({span(own.interval_seconds)})",
+            f"{own.ettr:.2%}",
+            f"{own.days:,.2f}",
+            days_text(ends),
+            "best" if steps == best.interval_steps else NOTHING,
         )
-        for steps, own in sorted(chosen.items())
+        for steps, (own, ends) in sorted(chosen.items())
     ]
     return Section(
         title=f"Other checkpoint intervals{one.of}",

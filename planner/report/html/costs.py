@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from costmodel.costs import MWH_JOULES, Energy, TrainingCosts
 from costmodel.record import record
-from planner.report.html.charts import Chart, interval_of, range_of
+from planner.report.html.charts import Chart, range_of
 from planner.report.html.frame import Chapter, Tile, choice_html, pair, plot, section_html
 from planner.report.records.plan import TRILLION, NumberedPlanRecord
 from planner.report.results import TRILLION_TOKENS, costs_section, costs_table
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def cost_ends(plan: Plan) -> tuple[TrainingCosts, TrainingCosts]:
     """Return the costs of a training at the ends of the interval of a measured step."""
-    low, high = (replace(plan, schedule=end).costs for end in interval_of(plan, plan.schedule).ends)
+    low, high = (replace(plan, schedule=end).costs for end in plan.schedule_ends(plan.schedule))
     return low, high
 
 

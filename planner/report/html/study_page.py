@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from planner.report.html.charts import interval_of, range_of
+from planner.report.html.charts import range_of
 from planner.report.html.frame import Chapter, asset, body_html, header_html, page_text, plot, section_html
 from planner.report.records import finite
 from planner.report.records.study import StudiedPlanRecord, StudyRecord
@@ -91,7 +91,7 @@ def _ends(whole: StudyRecord, plan: StudiedPlanRecord) -> tuple[float, float, fl
     step = plan.step_time_seconds
     if whole.study == "reliability":
         # the best interval has the highest ETTR, so that both ends may lie below it
-        ends = (plan.ettr, *interval_of(plan.plan, plan.plan.schedule).ettr)
+        ends = (plan.ettr, *plan.plan.ettr_interval)
         return 100 * plan.ettr, 100 * min(ends), 100 * max(ends)
     if whole.study == "schedule":
         return step, low, high

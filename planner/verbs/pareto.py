@@ -50,27 +50,7 @@ class Point:
     is_proven: bool
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class ParetoFront:
-    """
-    The fastest strategies, each within another amount of memory.
-
-    Parameters
-    ----------
-    points
-        Points, least memory first.
-    least_bytes
-        Memory below which no strategy fits, with even stages; None where time ran out before it was known.
-    left_out
-        Amounts of memory that were not searched for lack of time.
-    """
-
-    points: tuple[Point, ...]
-    least_bytes: float | None
-    left_out: tuple[float, ...] = ()
-
-
-def pareto_front(report: PlanReport, clock: Clock) -> ParetoFront:
+def pareto_front(report: PlanReport, clock: Clock) -> tuple[tuple[Point, ...], float | None, tuple[float, ...]]:
     """
     Search again with less and with more memory, with even stages: many searches in the time of one.
 
@@ -84,6 +64,12 @@ def pareto_front(report: PlanReport, clock: Clock) -> ParetoFront:
         Report of the job; its plan is the first point.
     clock
         Clock of the time limit.
+
+    Returns
+    -------
+    tuple
+        Points, least memory first. Memory below which no strategy fits, with even stages; None where time ran out
+        before it was known. Amounts of memory that were not searched for lack of time.
     """
     problem = report.chosen
     device = problem.facts.cluster.device
@@ -104,11 +90,8 @@ def pareto_front(report: PlanReport, clock: Clock) -> ParetoFront:
             late.append(amount)
             continue
         points += _search_point(problem, amount, clock)
-    return ParetoFront(
-        points=tuple(_fastest(points, one) for one in sorted(points, key=lambda point: point.allowed_bytes)),
-        least_bytes=least,
-        left_out=tuple(sorted(late)),
-    )
+    ascending = sorted(points, key=lambda point: point.allowed_bytes)
+    return tuple(_fastest(points, one) for one in ascending), least, tuple(sorted(late))
 
 
 def _fastest(points: Sequence[Point], within: Point) -> Point:

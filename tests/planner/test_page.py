@@ -564,19 +564,19 @@ def test_the_chosen_interval_is_best(report):
 
 def test_less_memory_is_never_faster(shown):
     """The front falls; each strategy fits into what its point allows, and nothing fits below the least."""
-    points = shown.pareto_front.points
+    points = shown.points
     steps = [point.estimate.step_seconds for point in points]
 
     assert len(points) > 3
     assert steps == sorted(steps, reverse=True)
     assert all(point.estimate.device_bytes <= point.allowed_bytes for point in points)
-    assert points[0].estimate.device_bytes == pytest.approx(shown.pareto_front.least_bytes, abs=2**21)
+    assert points[0].estimate.device_bytes == pytest.approx(shown.least_bytes, abs=2**21)
 
 
 def test_the_front_passes_through_the_plan(report, shown):
     """Within what the job allows the fastest plan is its point."""
     room = report.plans[0].memory_bytes - report.problem.search.memory_headroom_bytes
-    (own,) = [point for point in shown.pareto_front.points if point.allowed_bytes == room][:1]
+    (own,) = [point for point in shown.points if point.allowed_bytes == room][:1]
 
     assert own.estimate.step_seconds == report.fastest.step_seconds
     assert own.is_proven
@@ -584,10 +584,10 @@ def test_the_front_passes_through_the_plan(report, shown):
 
 def test_a_front_without_time_is_the_plan(report):
     """What was not searched is named, or not known at all."""
-    found = pareto_front(report, Clock(seconds=0))
+    points, least_bytes, _ = pareto_front(report, Clock(seconds=0))
 
-    assert [point.estimate for point in found.points] == [report.fastest.estimate]
-    assert found.least_bytes is None
+    assert [point.estimate for point in points] == [report.fastest.estimate]
+    assert least_bytes is None
 
 
 # --- size -----------------------------------------------------------------------------------------

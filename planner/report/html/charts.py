@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from planner.report.records.reports import ReportRecord
     from planner.results import Plan
     from planner.verbs.explain import Difference, Explanation
-    from planner.verbs.pareto import ParetoFront, Point
+    from planner.verbs.pareto import Point
 
 Chart: TypeAlias = dict[str, Any]
 
@@ -247,7 +247,7 @@ MOST_TIMES = 4
 """Points of the Pareto front that are this many times slower than the fastest are in the table only."""
 
 
-def pareto_chart(whole: ReportRecord, pareto_front: ParetoFront, problem: Problem) -> Chart:
+def pareto_chart(whole: ReportRecord, points: Sequence[Point], problem: Problem) -> Chart:
     """
     Build the plot of the best step time for each amount of memory, with intervals of measured steps and peaks.
 
@@ -255,20 +255,20 @@ def pareto_chart(whole: ReportRecord, pareto_front: ParetoFront, problem: Proble
     ----------
     whole
         The record of the job.
-    pareto_front
+    points
         The fastest strategy for each amount.
     problem
         The job.
     """
     capacity, facts = whole.cluster.memory_bytes, problem.facts
-    fastest = min(one.estimate.step_seconds for one in pareto_front.points)
+    fastest = min(one.estimate.step_seconds for one in points)
     shown = [
         (
             one,
             strategy_interval(facts, one.estimate),
             peak_interval(facts.cluster, device_bytes=one.estimate.device_bytes),
         )
-        for one in pareto_front.points
+        for one in points
         if one.estimate.step_seconds <= MOST_TIMES * fastest
     ]
     marks = [

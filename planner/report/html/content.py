@@ -70,7 +70,6 @@ if TYPE_CHECKING:
     from planner.report.records.reports import ReportRecord
     from planner.report.records.setting import SettingRecord
     from planner.results import Plan
-    from planner.verbs.pareto import ParetoFront
 
 HEADER = ("entry", "value", "source")
 
@@ -448,9 +447,9 @@ def _chapters(shown: ShownReport) -> Iterator[Chapter]:
         yield from plan_chapters(every)
     if shown.explanation:
         yield Chapter("binds", "Constraints", "Binding constraints of the fastest strategy", _bindings(shown))
-    if shown.pareto_front and shown.pareto_front.points:
-        points = _pareto_front(shown.pareto_front, whole.report.chosen.facts)
-        yield Chapter("front", "Pareto front", "Step time against memory", points)
+    if shown.points:
+        blocks = _pareto_front(shown, whole.report.chosen.facts)
+        yield Chapter("front", "Pareto front", "Step time against memory", blocks)
     if every:
         yield training_chapter(every)
         yield costs_chapter(every)
@@ -532,9 +531,9 @@ _BINDINGS = (
 )
 
 
-def _pareto_front(pareto_front: ParetoFront, facts: Facts) -> Iterator[str]:
+def _pareto_front(shown: ShownReport, facts: Facts) -> Iterator[str]:
     rows = []
-    for point in pareto_front.points:
+    for point in shown.points:
         step = strategy_interval(facts, point.estimate)
         cells = (
             gib(point.allowed_bytes),
@@ -546,10 +545,10 @@ def _pareto_front(pareto_front: ParetoFront, facts: Facts) -> Iterator[str]:
         )
         rows.append(cells)
     notes = [_PARETO_NOTE]
-    if pareto_front.least_bytes:
-        notes.append(f"No strategy fits below {gib(pareto_front.least_bytes)} GiB.")
-    if pareto_front.left_out:
-        notes.append(f"Not searched before the time limit: {', '.join(map(gib, pareto_front.left_out))} GiB.")
+    if shown.least_bytes:
+        notes.append(f"No strategy fits below {gib(shown.least_bytes)} GiB.")
+    if shown.late_bytes:
+        notes.append(f"Not searched before the time limit: {', '.join(map(gib, shown.late_bytes))} GiB.")
     table = Section(
         title="Pareto front of memory and step time",
         header=("limit, GiB", "used, GiB", "step, s", "80%, s", "compared step, s", "proof"),

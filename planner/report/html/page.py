@@ -176,8 +176,8 @@ def page_data(shown: ShownReport) -> dict[str, Any]:
     if shown.explanation and shown.bindings:
         noise = whole.plans[0].plan.noise_fraction
         charts["bindings"] = bindings_chart(shown.explanation, shown.bindings, noise)
-    if shown.pareto_front and shown.pareto_front.points:
-        charts["front"] = pareto_chart(whole, shown.pareto_front, chosen)
+    if shown.points:
+        charts["front"] = pareto_chart(whole, shown.points, chosen)
     data: dict[str, Any] = finite({"report": whole, "charts": charts, "timelines": timelines_of(shown.plans)})
     return data
 

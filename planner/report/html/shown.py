@@ -10,7 +10,7 @@ from planner.report.records.setting import SettingRecord
 from planner.results import EstimateReport, Plan, PlanReport
 from planner.search.solver import Clock
 from planner.verbs.explain import Explanation, explain_plan
-from planner.verbs.pareto import ParetoFront, pareto_front
+from planner.verbs.pareto import Point, pareto_front
 
 SHARE = 0.5
 """Share of the time left that goes to the binding constraints; the Pareto front gets the rest."""
@@ -91,13 +91,19 @@ class ShownReport:
         The record of the answer.
     explanation
         The binding constraints of the best plan; None where there is no plan or none was searched for.
-    pareto_front
-        The fastest strategies within other amounts of memory; None where memory does not matter.
+    points
+        The fastest strategies within other amounts of memory, the least first; empty where memory does not matter.
+    least_bytes
+        Memory below which no strategy fits; None where it is not known.
+    late_bytes
+        Amounts of memory that were not searched for lack of time.
     """
 
     whole: ReportRecord
     explanation: Explanation | None = None
-    pareto_front: ParetoFront | None = None
+    points: tuple[Point, ...] = ()
+    least_bytes: float | None = None
+    late_bytes: tuple[float, ...] = ()
 
     @property
     def plans(self) -> tuple[Shown, ...]:
@@ -122,5 +128,5 @@ def show_report(shown: PlanReport | EstimateReport | ReportRecord) -> ShownRepor
     clock = Clock(seconds=(1 - RESERVE) * report.problem.search.time_limit_seconds - spent)
     explanation = explain_plan(report, Clock(seconds=SHARE * clock.seconds_left)) if report.plans else None
     matters = bool(report.plans) or report.closest is not None
-    found = pareto_front(report, clock) if matters else None
-    return ShownReport(whole=whole, explanation=explanation, pareto_front=found)
+    points, least, late = pareto_front(report, clock) if matters else ((), None, ())
+    return ShownReport(whole=whole, explanation=explanation, points=points, least_bytes=least, late_bytes=late)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from costmodel.costs import MWH_JOULES, Energy, TrainingCosts
-from costmodel.record import record
 from planner.report.html.charts import Chart, range_of
 from planner.report.html.frame import Chapter, Tile, choice_html, pair, plot, section_html
 from planner.report.records.plan import TRILLION, NumberedPlanRecord
@@ -30,9 +29,10 @@ def cost_ends(plan: Plan) -> tuple[TrainingCosts, TrainingCosts]:
 def cost_tiles(one: Shown) -> Iterator[Tile]:
     """Build the large figures of money and energy, as far as they are known."""
     trillions = one.plan.facts.workload.tokens / TRILLION
-    for name, own in amounts_of(one).items():
-        ends, each = " to ".join(map(own.text, own.ends)), own.text(own.total / trillions)
-        yield Tile(name, own.text(own.total), f"{COVERAGE:.0%}: {ends}; {each} {TRILLION_TOKENS}")
+    for name, (parts, ends, text) in amounts_of(one).items():
+        total = sum(parts.values())
+        below = f"{COVERAGE:.0%}: {' to '.join(map(text, ends))}; {text(total / trillions)} {TRILLION_TOKENS}"
+        yield Tile(name, text(total), below)
 
 
 def costs_chapter(every: Sequence[Shown], *, together: bool = False) -> Chapter:
@@ -77,21 +77,20 @@ def cost_charts(every: Sequence[Shown]) -> dict[str, Chart]:
             "type": "bars",
             "axis": units[name],
             "order": list(PARTS),
-            "rows": [_row(label, own[name]) for label, own in amounts],
+            "rows": [_row(label, *own[name]) for label, own in amounts],
         }
         for name in CAPTIONS
         if name in units and amounts and all(name in own for _, own in amounts)
     }
 
 
-def _row(label: str, amount: Amount) -> Chart:
-    text = amount.text
+def _row(label: str, amounts: Mapping[str, float], ends: tuple[float, float], text: Callable[[float], str]) -> Chart:
     parts = [
         {"name": name, "label": PARTS[name], "value": value, "text": text(value)}
-        for name, value in amount.parts.items()
+        for name, value in amounts.items()
         if value
     ]
-    return {"label": label, "text": text(amount.total), "parts": parts, **range_of(amount.ends, text)}
+    return {"label": label, "text": text(sum(amounts.values())), "parts": parts, **range_of(ends, text)}
 
 
 PARTS = {"devices": "devices", "electricity": "electricity", "computers": "computers", "facility": "data centre"}
@@ -101,29 +100,8 @@ PARTS = {"devices": "devices", "electricity": "electricity", "computers": "compu
 # --- amounts -----------------------------------------------------------------------------------------------
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class Amount:
-    """
-    Money or energy of a whole training.
-
-    Parameters
-    ----------
-    parts
-        Its parts, by the names of ``PARTS``.
-    ends
-        The amounts at the ends of the interval of a measured step.
-    text
-        Writes the amount with its unit.
-    """
-
-    parts: Mapping[str, float]
-    ends: tuple[float, float]
-    text: Callable[[float], str]
-
-    @property
-    def total(self) -> float:
-        """The sum of all parts."""
-        return sum(self.parts.values())
+Amount: TypeAlias = tuple[Mapping[str, float], tuple[float, float], Callable[[float], str]]
+"""Parts by the names of ``PARTS``, the amounts at the ends of the interval of a measured step, and their words."""
 
 
 def amounts_of(one: Shown) -> dict[str, Amount]:
@@ -133,11 +111,11 @@ def amounts_of(one: Shown) -> dict[str, Amount]:
     if own.total_cost is not None and low.total_cost is not None and high.total_cost is not None:
         parts = {"devices": own.device_cost or 0.0, "electricity": own.electricity_cost or 0.0}
         text = partial(money, currency=one.record.costs.currency)
-        found["money"] = Amount(parts=parts, ends=(low.total_cost, high.total_cost), text=text)
+        found["money"] = parts, (low.total_cost, high.total_cost), text
     if own.energy is not None and low.energy is not None and high.energy is not None:
         of_all, of_computers = _mwh(own.energy), own.energy.it_joules / MWH_JOULES
         parts = {"computers": of_computers, "facility": of_all - of_computers}
-        found["energy"] = Amount(parts=parts, ends=(_mwh(low.energy), _mwh(high.energy)), text=energy)
+        found["energy"] = parts, (_mwh(low.energy), _mwh(high.energy)), energy
     return found
 
 

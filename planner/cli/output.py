@@ -110,63 +110,9 @@ def json_text(text: str, level: int = logging.INFO, fields: Mapping[str, Any] | 
     return f"{json.dumps(entry, default=str)}\n"
 
 
-class RunningLine:
-    """
-    The progress line: one line that is rewritten in a terminal, a line now and then in a log.
-
-    Parameters
-    ----------
-    stream
-        Stream to write to.
-    clock
-        Seconds that have passed since any moment.
-    form
-        Formats a line of a log; a terminal gets plain text.
-    """
-
-    LOG_SECONDS, TERMINAL_SECONDS = 30.0, 0.1
-
-    def __init__(
-        self,
-        stream: TextIO,
-        *,
-        clock: Callable[[], float] = monotonic,
-        form: Callable[[str], str] = plain_text,
-    ) -> None:
-        self._stream, self._clock, self._form = stream, clock, form
-        self._is_terminal = stream.isatty() and form is plain_text
-        self._due = clock() + (0.0 if self._is_terminal else PATIENCE_SECONDS)
-
-    def show(self, text: str) -> None:
-        """Write a line, if it is time for one."""
-        now = self._clock()
-        if now < self._due:
-            return
-        self._due = now + (self.TERMINAL_SECONDS if self._is_terminal else self.LOG_SECONDS)
-        width = get_terminal_size().columns - 1
-        self.write(f"\r\x1b[K{printable(f'planner: {text}')[:width]}" if self._is_terminal else self._form(text))
-
-    def say(self, sentence: str) -> None:
-        """Write a sentence on a line of its own."""
-        self.clear()
-        self.write(self._form(sentence))
-
-    def clear(self) -> None:
-        """Erase a line that is not complete."""
-        if self._is_terminal:
-            self._due = float("-inf")
-            self.write("\r\x1b[K")
-
-    def write(self, text: str) -> None:
-        """Write text as it is; errors of a closed terminal are ignored."""
-        with suppress(OSError):
-            self._stream.write(text)
-            self._stream.flush()
-
-
 class Messages(logging.Handler):
     """
-    Handler that prints log records on a stream.
+    Handler that prints log records on a stream, and progress: one line in a terminal, a line now and then in a log.
 
     Parameters
     ----------
@@ -176,34 +122,54 @@ class Messages(logging.Handler):
         Least level of the records that are printed.
     is_json
         True if each message is an object of JSON.
+    clock
+        Seconds that have passed since any moment.
     """
 
-    def __init__(self, stream: TextIO, *, least: int = NOTICE, is_json: bool = False) -> None:
+    LOG_SECONDS, TERMINAL_SECONDS = 30.0, 0.1
+
+    def __init__(
+        self, stream: TextIO, *, least: int = NOTICE, is_json: bool = False, clock: Callable[[], float] = monotonic
+    ) -> None:
         super().__init__(least)
-        self._is_json, self._begin = is_json, monotonic()
-        self._line = RunningLine(stream, form=json_text if is_json else plain_text)
+        self._stream, self._is_json, self._clock, self._begin = stream, is_json, clock, clock()
+        self._is_terminal = stream.isatty() and not is_json
+        self._due = self._begin + (0.0 if self._is_terminal else PATIENCE_SECONDS)
 
     def show(self, text: str) -> None:
         """Show progress, if it is due; nothing if only mistakes are printed."""
-        if self.level <= NOTICE:
-            self._line.show(text)
+        if self.level > NOTICE or (now := self._clock()) < self._due:
+            return
+        self._due = now + (self.TERMINAL_SECONDS if self._is_terminal else self.LOG_SECONDS)
+        if self._is_terminal:
+            width = get_terminal_size().columns - 1
+            self._write(f"\r\x1b[K{printable(f'planner: {text}')[:width]}")
+        else:
+            self._write(json_text(text) if self._is_json else plain_text(text))
 
     def clear(self) -> None:
         """Erase a line that is not complete."""
-        if self.level <= NOTICE:
-            self._line.clear()
+        if self._is_terminal and self.level <= NOTICE:
+            self._due = float("-inf")
+            self._write("\r\x1b[K")
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record on a line of its own."""
         text, level, fields = record.getMessage(), record.levelno, fields_of(record)
         self.clear()
         if self._is_json:
-            self._line.write(json_text(text, level, fields))
+            self._write(json_text(text, level, fields))
             return
         if level < NOTICE:
             said = "".join(f" {name}={short(value)}" for name, value in fields.items())
-            text = f"{monotonic() - self._begin:.2f} s: {text}{said}"
-        self._line.write(plain_text(text))
+            text = f"{self._clock() - self._begin:.2f} s: {text}{said}"
+        self._write(plain_text(text))
+
+    def _write(self, text: str) -> None:
+        """Write text as it is; errors of a closed terminal are ignored."""
+        with suppress(OSError):
+            self._stream.write(text)
+            self._stream.flush()
 
 
 def short(value: Any) -> str:

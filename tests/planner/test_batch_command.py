@@ -13,7 +13,7 @@ import pytest
 
 from planner import cli, load, plan
 from planner.batch.run import Tally, progress_text
-from planner.cli.output import RunningLine
+from planner.cli.output import Messages
 from tests.cases import read_table
 from tests.schemas import valid
 
@@ -233,9 +233,9 @@ class Terminal(StringIO):
 def shown(stream, seconds):
     """What is written where jobs end at these seconds."""
     clock = iter([0.0, *seconds])
-    line = RunningLine(stream, clock=lambda: next(clock))
+    messages = Messages(stream, clock=lambda: next(clock))
     for number, second in enumerate(seconds, start=1):
-        line.show(progress_text(Tally(num_jobs=100, num_now=10 * number, num_without_plan=1), second))
+        messages.show(progress_text(Tally(num_jobs=100, num_now=10 * number, num_without_plan=1), second))
     return stream.getvalue()
 
 

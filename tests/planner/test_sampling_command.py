@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
+from costmodel.events import NOTICE
 from planner.cli import main
-from planner.cli.output import RunningLine
+from planner.cli.output import Messages
 from planner.cli.sample import budget_seconds, summary_text
 from planner.measure.sample.ranks import LostRankError
 from planner.measure.sample.run import Counts
@@ -174,18 +176,18 @@ class Terminal(io.StringIO):
         return True
 
 
-class TestRunningLine:
+class TestMessages:
     """How far a run is."""
 
     def test_a_terminal_has_one_line(self):
         """Each takes the place of the one before; sentences stay."""
         screen = Terminal()
-        line = RunningLine(screen)
+        messages = Messages(screen)
 
-        line.show("1/2 matmul")
-        line.say("a row was cut short.")
-        line.show("2/2 " + "m" * 500)
-        line.clear()
+        messages.show("1/2 matmul")
+        messages.emit(logging.makeLogRecord({"msg": "a row was cut short.", "levelno": NOTICE}))
+        messages.show("2/2 " + "m" * 500)
+        messages.clear()
 
         first, second, third, last, *_ = screen.getvalue().split("\r\x1b[K")[1:]
         assert first == "planner: 1/2 matmul"
@@ -197,9 +199,9 @@ class TestRunningLine:
     def test_a_log_has_a_line_now_and_then(self):
         """After a second, then every half minute."""
         log, times = io.StringIO(), iter([0.0, 0.5, 2.0, 20.0, 33.0])
-        line = RunningLine(log, clock=lambda: next(times))
+        messages = Messages(log, clock=lambda: next(times))
 
         for text in ("a", "b", "c", "d"):
-            line.show(text)
+            messages.show(text)
 
         assert log.getvalue() == "planner: b\nplanner: d\n"

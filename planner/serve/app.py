@@ -150,14 +150,14 @@ async def _index(request: Request, answers: Answers) -> Response:
     """Answer with the whole page; without a query only the form is shown."""
     query = request.url.query
     shown, kept = read_questions(query)
-    found = [page.Shown(one, await answers.ask(one)) for one in (shown, *kept)] if query else []
+    found = [(one, await answers.ask(one)) for one in (shown, *kept)] if query else []
     return HTMLResponse(page.page_html(shown, kept, found))
 
 
 async def _fragment(request: Request, answers: Answers) -> Response:
     """Answer with what the page's script puts in place."""
     shown, kept = read_questions(request.url.query)
-    found = [page.Shown(one, await answers.ask(one)) for one in (shown, *kept)]
+    found = [(one, await answers.ask(one)) for one in (shown, *kept)]
     return JSONResponse({"html": page.answer_html(found), "chart": page.chart_of(found)})
 
 

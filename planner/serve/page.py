@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from string import Template
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from costmodel import catalog
 from planner.batch.job_result import JobOutcome
@@ -18,16 +18,8 @@ from planner.serve.question import FIELDS, KEPT, MAX_KEPT, Field, Question
 HOME = "planner.serve"
 
 
-class Shown(NamedTuple):
-    """A question with its answer."""
-
-    question: Question
-    outcome: JobOutcome
-
-    @property
-    def parts(self) -> Mapping[str, Any]:
-        """The parts of the answer; empty where there is none."""
-        return self.outcome.report or {}
+Answered: TypeAlias = tuple[Question, JobOutcome]
+"""A question with its answer, whose report has parts of the page."""
 
 
 def _script() -> str:
@@ -42,7 +34,7 @@ ASSETS: Mapping[str, Callable[[], str]] = {
 """Files that the page loads, by name."""
 
 
-def page_html(shown: Question, kept: Sequence[Question], found: Sequence[Shown]) -> str:
+def page_html(shown: Question, kept: Sequence[Question], found: Sequence[Answered]) -> str:
     """Build the whole page: the form as a question fills it, and the answers."""
     data = json.dumps(chart_of(found)).replace("<", r"\u003c")
     return Template(asset("serve.html", HOME)).substitute(
@@ -112,38 +104,40 @@ def _field(field: Field, text: str) -> str:
 # --- the answer --------------------------------------------------------------------------------------------
 
 
-def answer_html(found: Sequence[Shown]) -> str:
+def answer_html(found: Sequence[Answered]) -> str:
     """Build the answers: one whole, several as a table side by side with each below."""
     first, *others = found
     beside = _side_by_side(found) if others else ""
     bars = "<figure class=plot id=steps><figcaption>Seconds per step.</figcaption></figure>" if chart_of(found) else ""
-    rest = "".join(f"<details><summary>{escape(one.question.title)}</summary>{_one(one)}</details>" for one in others)
-    return f"{beside}{_one(first)}{bars}{rest}"
+    rest = "".join(f"<details><summary>{escape(one[0].title)}</summary>{_one(*one)}</details>" for one in others)
+    return f"{beside}{_one(*first)}{bars}{rest}"
 
 
-def _one(one: Shown) -> str:
-    if one.outcome.report is None:
-        return mistake_html(one.outcome.message or str(one.outcome.status))
-    query = escape(one.question.query)
+def _one(question: Question, outcome: JobOutcome) -> str:
+    if outcome.report is None:
+        return mistake_html(outcome.message or str(outcome.status))
+    query = escape(question.query)
     links = {"page": "Whole page", "report.json": "Report as JSON", "export.zip": "Files that start it"}
     more = " ".join(f'<a href="/{name}?{query}">{text}</a>' for name, text in links.items())
-    return f"{one.parts['html']}<p class=links-of>{more}</p>"
+    return f"{outcome.report['html']}<p class=links-of>{more}</p>"
 
 
-def _side_by_side(found: Sequence[Shown]) -> str:
+def _side_by_side(found: Sequence[Answered]) -> str:
     """Build a table with a column for each plan; figures that differ from the first plan's are marked."""
-    names = list(dict.fromkeys(name for one in found for name in one.parts.get("figures", {})))
+    figures = [(outcome.report or {}).get("figures", {}) for _, outcome in found]
+    names = list(dict.fromkeys(name for own in figures for name in own))
     if not names:
         return ""
-    rows = tuple((name, *(one.parts.get("figures", {}).get(name, "no plan") for one in found)) for name in names)
-    header = ("Figure", *(one.question.title for one in found))
+    rows = tuple((name, *(own.get(name, "no plan") for own in figures)) for name in names)
+    header = ("Figure", *(question.title for question, _ in found))
     section = Section(title="Side by side", header=header, rows=rows)
     return f"<div id=beside>{section_html(section, compare=True, across=True, level=2)}</div>"
 
 
-def chart_of(found: Sequence[Shown]) -> dict[str, Any] | None:
+def chart_of(found: Sequence[Answered]) -> dict[str, Any] | None:
     """Return the bars of the steps of all plans; None without a plan."""
-    charts = [(one.question.title, one.parts["chart"]) for one in found if one.parts.get("chart")]
+    parts = [(question.title, outcome.report or {}) for question, outcome in found]
+    charts = [(title, own["chart"]) for title, own in parts if own.get("chart")]
     if not charts:
         return None
     rows = [{**row, "label": title} for title, chart in charts for row in chart["rows"]]

@@ -22,7 +22,7 @@ from typing import Any
 
 from costmodel.errors import SpecError
 from costmodel.validation import shown
-from planner.batch.executors.local import LocalWorkerPool, Work, Workers
+from planner.batch.executors.local import Work, Workers
 from planner.batch.job_result import JobOutcome
 from planner.jobs.document import parse
 
@@ -92,7 +92,7 @@ class ConfinedPool:
         scratch = Path(os.path.realpath(self._folder.name))
         prepare = partial(confine, root or scratch, scratch, tuple(modules))
         bound: Work = partial(work, scratch=scratch)
-        self._pool = LocalWorkerPool(Workers(bound, prepare=prepare, timeout_seconds=seconds), processes=processes)
+        self._pool = Workers(bound, prepare=prepare, timeout_seconds=seconds, processes=processes)
 
     def submit(self, question: Any) -> Future[JobOutcome]:
         """Hand a question to the next worker that is free."""

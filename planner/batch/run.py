@@ -16,7 +16,7 @@ from typing import Any
 from costmodel.errors import SpecError, did_you_mean
 from costmodel.validation import shown
 from planner.batch.choices import BACKENDS, LOCAL
-from planner.batch.executors.local import LocalWorkerPool, WorkerPool, Workers
+from planner.batch.executors.local import WorkerPool, Workers
 from planner.batch.job_result import LOST, JobOutcome, JobResult, JobStatus, result_of
 from planner.batch.jobs import BatchJob, make_job
 from planner.batch.results import ResultsFile
@@ -116,7 +116,7 @@ def plan_many(
 
 
 def make_pool(
-    make_workers: Callable[[], Workers],
+    make_workers: Callable[..., Workers],
     *,
     backend: str = LOCAL,
     scheduler: str | None = None,
@@ -126,7 +126,7 @@ def make_pool(
     if backend == LOCAL:
         if scheduler is not None:
             raise SpecError("scheduler", "local processes have none.", "Add --backend dask or --backend ray.")
-        return LocalWorkerPool(make_workers(), processes=processes)
+        return make_workers(processes=processes)
     if backend not in BACKENDS:
         raise SpecError("backend", f"there is no '{backend}'.", did_you_mean(backend, BACKENDS))
     home = import_module(f"planner.batch.executors.{backend}")

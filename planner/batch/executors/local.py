@@ -221,7 +221,7 @@ class WorkerPool(Protocol):
 
 class Workers:
     """
-    Workers shared by several threads: each takes an idle one and gives it back.
+    The pool of this machine: workers shared by several threads, each of which takes an idle one and gives it back.
 
     Parameters
     ----------
@@ -231,17 +231,33 @@ class Workers:
         Function that a worker calls before its first job.
     timeout_seconds
         Time limit of a job.
+    processes
+        Number of processes; by default the cores that this process may use.
     """
 
-    def __init__(self, work: Work, *, prepare: Callable[[], object], timeout_seconds: float | None) -> None:
+    def __init__(
+        self,
+        work: Work,
+        *,
+        prepare: Callable[[], object],
+        timeout_seconds: float | None,
+        processes: int | None = None,
+    ) -> None:
+        num_threads = check_processes(processes) or num_cores()
+        self.capacity = 2 * num_threads
+        self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="planner-worker")
         self._work, self._prepare, self._timeout_seconds = work, prepare, timeout_seconds
         self._idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
         self._all: list[Worker] = []
         self._is_closed = False
         self._lock = threading.Lock()
 
+    def submit(self, job: Any) -> Future[JobOutcome]:
+        """Hand a job to the next thread that is free."""
+        return self._threads.submit(self.run, job)
+
     def run(self, job: Any) -> JobOutcome:
-        """Run a job in a worker process, and return its outcome."""
+        """Run a job in a worker process from a thread of the caller, and return its outcome."""
         worker = self._take()
         try:
             return worker.run(job, self._timeout_seconds)
@@ -249,11 +265,13 @@ class Workers:
             self._idle.put(worker)
 
     def close(self) -> None:
-        """Stop all workers, also those that are just starting."""
+        """Stop all workers, also those that are just starting; waiting jobs are abandoned."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
         with self._lock:
             self._is_closed = True
             for worker in self._all:
                 worker.close()
+        self._threads.shutdown(wait=True)
 
     def _take(self) -> Worker:
         try:
@@ -264,35 +282,6 @@ class Workers:
                     raise RuntimeError(CLOSED) from None
                 self._all.append(Worker(self._work, prepare=self._prepare))
                 return self._all[-1]
-
-
-class LocalWorkerPool:
-    """
-    Processes on this machine.
-
-    Parameters
-    ----------
-    workers
-        Workers of the pool.
-    processes
-        Number of processes; by default the cores that this process may use.
-    """
-
-    def __init__(self, workers: Workers, *, processes: int | None = None) -> None:
-        num_threads = check_processes(processes) or num_cores()
-        self._workers = workers
-        self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="planner-worker")
-        self.capacity = 2 * num_threads
-
-    def submit(self, job: Any) -> Future[JobOutcome]:
-        """Hand a job to the next thread that is free."""
-        return self._threads.submit(self._workers.run, job)
-
-    def close(self) -> None:
-        """Stop all workers; waiting jobs are abandoned."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        self._workers.close()
-        self._threads.shutdown(wait=True)
 
 
 def check_processes(processes: int | None) -> int | None:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import lru_cache
-from itertools import islice, product
+from itertools import product
 from math import prod
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -245,7 +245,8 @@ class JobSet:
         max_jobs: int = MAX_JOBS,
     ) -> None:
         self.files = tuple(path for source in sources for path in _job_files(Path(source)))
-        self.rows = None if rows is None else RowFile(Path(rows))
+        self.rows = None if rows is None else Path(rows)
+        self.num_rows = 1 if self.rows is None else sum(1 for _ in read_rows(self.rows))
         self.axes = tuple(read_axis(assignment) for assignment in assignments)
         for key, count in Counter(key for key, _ in self.axes).items():
             if count > 1:
@@ -261,23 +262,22 @@ class JobSet:
                 base: Document | SpecError = read_document(path)
             except SpecError as error:
                 base = error
-            for row in (Row(),) if self.rows is None else self.rows:
+            for row in (Row(),) if self.rows is None else read_rows(self.rows):
                 for swept, label in _combinations(self.axes):
                     yield _job(path, base, row, swept, label)
 
     def _count(self) -> int:
         """Count the jobs; ``len`` itself refuses numbers beyond the machine's integers."""
-        num_rows = 1 if self.rows is None else len(self.rows)
-        return len(self.files) * num_rows * prod(len(values) for _, values in self.axes)
+        return len(self.files) * self.num_rows * prod(len(values) for _, values in self.axes)
 
     def _require_few(self, max_jobs: int) -> None:
-        if self.rows is not None and not len(self.rows):
-            raise SpecError(str(self.rows.path), "has a header but no rows.", "Each row is one variant of each job.")
+        if not self.num_rows:
+            raise SpecError(str(self.rows), "has a header but no rows.", "Each row is one variant of each job.")
         if self._count() == 0:
             raise SpecError("jobs", "there are none.", "Name job files, or a folder that holds some.")
         if self._count() > max_jobs:
             factors = [f"{len(self.files):,} files"]
-            factors += [] if self.rows is None else [f"{len(self.rows):,} rows"]
+            factors += [] if self.rows is None else [f"{self.num_rows:,} rows"]
             factors += [f"{len(values):,} of {key}" for key, values in self.axes if len(values) > 1]
             made_of = " x ".join(factors)
             raise SpecError(
@@ -356,57 +356,48 @@ class Row:
     where: str = ""
 
 
-class RowFile:
+def read_rows(path: Path) -> Iterator[Row]:
     """
-    A CSV file of overrides, read again by each iteration, so that it may be long.
+    Yield the rows of a CSV file of overrides, which may be long.
 
     Raises
     ------
     SpecError
         If it cannot be read, or its header is no list of dotted keys.
     """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.header = self._header()
-        self.length = sum(1 for _ in self)
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __iter__(self) -> Iterator[Row]:
-        for number, (line, cells) in islice(enumerate(self._lines()), 1, None):
-            yield self._row(number, line, cells)
-
-    def _header(self) -> tuple[str, ...]:
-        header = tuple(cell.strip() for cell in next(self._lines(), (0, []))[1])
-        if not header:
-            raise SpecError(str(self.path), "is empty.", "Its first row names entries, such as cluster.num_devices.")
-        for key in header:
-            if header.count(key) > 1:
-                raise SpecError(str(self.path), f"has the column {shown(key)} twice.")
-            split_assignment(f"{key}=")
-        return header
-
-    def _lines(self) -> Iterator[tuple[int, list[str]]]:
-        try:
-            with self.path.open(encoding="utf-8-sig", newline="") as stream:
-                reader = csv.reader(stream, strict=True)
-                yield from ((reader.line_num, cells) for cells in reader if cells)
-        except FileNotFoundError:
-            raise SpecError(str(self.path), "no such file.") from None
-        except UnicodeDecodeError as error:
-            raise SpecError(str(self.path), f"is not text in UTF-8 (byte {error.start}).") from None
-        except (OSError, csv.Error) as error:
-            raise SpecError(str(self.path), f"cannot be read: {error}.") from None
-
-    def _row(self, number: int, line: int, cells: list[str]) -> Row:
-        given = {key: cell for key, cell in zip(self.header, cells, strict=False) if cell.strip()}
-        where, mistake = f"{self.path}, line {line}", None
-        if len(cells) > len(self.header):
-            mistake = f"{where}: has {len(cells)} cells, the header {len(self.header)}."
+    lines = _csv_lines(path)
+    header = _read_header(path, next(lines, (0, []))[1])
+    for number, (line, cells) in enumerate(lines, start=1):
+        given = {key: cell for key, cell in zip(header, cells, strict=False) if cell.strip()}
+        where, mistake = f"{path}, line {line}", None
+        if len(cells) > len(header):
+            mistake = f"{where}: has {len(cells)} cells, the header {len(header)}."
         name = given.pop(NAME_COLUMN, f"row {number}").strip()
-        return Row(name=name, cells=given, mistake=mistake, where=where)
+        yield Row(name=name, cells=given, mistake=mistake, where=where)
+
+
+def _read_header(path: Path, cells: Sequence[str]) -> tuple[str, ...]:
+    header = tuple(cell.strip() for cell in cells)
+    if not header:
+        raise SpecError(str(path), "is empty.", "Its first row names entries, such as cluster.num_devices.")
+    for key in header:
+        if header.count(key) > 1:
+            raise SpecError(str(path), f"has the column {shown(key)} twice.")
+        split_assignment(f"{key}=")
+    return header
+
+
+def _csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            reader = csv.reader(stream, strict=True)
+            yield from ((reader.line_num, cells) for cells in reader if cells)
+    except FileNotFoundError:
+        raise SpecError(str(path), "no such file.") from None
+    except UnicodeDecodeError as error:
+        raise SpecError(str(path), f"is not text in UTF-8 (byte {error.start}).") from None
+    except (OSError, csv.Error) as error:
+        raise SpecError(str(path), f"cannot be read: {error}.") from None
 
 
 # --- one job -----------------------------------------------------------------------------------------------

@@ -113,7 +113,7 @@ def _plan(arguments: argparse.Namespace) -> int:
 
     sources, assignments = _split_arguments([*arguments.sources, *arguments.assignments])
     jobs = JobSet(sources, rows=arguments.overrides, assignments=assignments)
-    inputs = [*jobs.files, *([jobs.rows.path] if jobs.rows else [])]
+    inputs = [*jobs.files, *([jobs.rows] if jobs.rows else [])]
     _require_other(arguments.output, inputs)
     if arguments.table:
         _require_other(arguments.table, [*inputs, arguments.output])

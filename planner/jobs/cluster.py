@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import yaml
 
@@ -372,33 +372,22 @@ class Changes:
     mtp_layers: CountOrZero | None = None
 
 
-@record(frozen=True, kw_only=True, slots=True)
-class Read:
-    """
-    A model as a job gives it, with its file read.
-
-    Parameters
-    ----------
-    model
-        The model.
-    entry
-        The model as plain data that needs no other file.
-    path
-        The file of the model; None: no file.
-    """
-
-    model: Model
-    entry: Reference
-    path: Path | None
-
+Read: TypeAlias = tuple[Model, Reference, Path | None]
+"""A model as a job gives it, the model as plain data that needs no other file, and its file if there is one."""
 
 MAX_PARAMETERS = 10**15
 """Largest number of a model's parameters: 500 times the largest published, and no byte or FLOP of it overflows."""
 
 
-def read(entry: Reference, folder: Path) -> Read:
+def read(entry: Reference, folder: Path) -> Model:
+    """Read the model of a job; parameters and errors as in :func:`read_whole`."""
+    model, _, _ = read_whole(entry, folder)
+    return model
+
+
+def read_whole(entry: Reference, folder: Path) -> Read:
     """
-    Read the model of a job from the catalog, a file or plain data.
+    Read the model of a job from the catalog, a file or plain data, with its plain data and its file.
 
     Parameters
     ----------
@@ -413,10 +402,11 @@ def read(entry: Reference, folder: Path) -> Read:
         If there is no such model, an entry of it is wrong, or its sizes together are beyond every model.
     """
     found = _read(entry, folder)
-    number = parameters(found.model) + mtp_parameters(found.model)
+    model, _, _ = found
+    number = parameters(model) + mtp_parameters(model)
     if number > MAX_PARAMETERS:
         problem = f"has {number:.3g} parameters by its sizes, at most {MAX_PARAMETERS:.0e} are costed."
-        raise SpecError("model", problem, f"Most are in '{_largest_operator(found.model)}'.")
+        raise SpecError("model", problem, f"Most are in '{_largest_operator(model)}'.")
     return found
 
 
@@ -434,11 +424,11 @@ def _read(entry: Reference, folder: Path) -> Read:
             model = huggingface.model_from_config(entry, "model", "inline", "job file")
         else:
             model = description.model_from_entry(entry, "model", "inline")
-        return Read(model=model, entry=entry, path=None)
+        return model, entry, None
     path = config_path(entry, folder)
     if path is None:
         name = catalog.hub_names().get(entry, entry)
-        return Read(model=catalog.model(name), entry=name, path=None)
+        return catalog.model(name), name, None
     config = _copy_type(dict(config_json.read_mapping(path)))
     name = huggingface.model_name(path) if exists(folder / os.path.expanduser(entry)) else entry.rpartition("/")[2]
     try:
@@ -446,7 +436,7 @@ def _read(entry: Reference, folder: Path) -> Read:
     except SpecError as error:
         others = (one for one in config_json.wrong_counts(config, "model") if one.where != error.where)
         raise together([SpecError(one.where, one.problem, one.hint, str(path)) for one in (error, *others)]) from None
-    return Read(model=model, entry=config, path=path)
+    return model, config, path
 
 
 def _read_base(entry: Mapping[str, Any], folder: Path) -> Read:
@@ -460,10 +450,9 @@ def _read_base(entry: Mapping[str, Any], folder: Path) -> Read:
         base = _copy_type(dict(config_json.read_mapping(path)))
     if "family" in entry:
         base = {**base, "family": entry["family"]}
-    known = read(base if isinstance(base, str) else dict(base), folder)
+    known, known_entry, path = read_whole(base if isinstance(base, str) else dict(base), folder)
     own = {name: value for name, value in entry.items() if name not in ("base", "family")}
-    model = apply_changes(known.model, build(Changes, own, "model"))
-    return Read(model=model, entry={"base": known.entry, **own}, path=known.path)
+    return apply_changes(known, build(Changes, own, "model")), {"base": known_entry, **own}, path
 
 
 def apply_changes(model: Model, changes: Changes) -> Model:

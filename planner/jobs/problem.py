@@ -25,7 +25,7 @@ from costmodel.models.flops import matrix_parameters, mtp_parameters, parameters
 from costmodel.record import record
 from costmodel.tables import Facts
 from costmodel.validation import build, name_overflow, require_type, shown
-from planner.jobs.cluster import CATALOG, FRAMEWORK, Fitted, add_target, cluster_of, device_of, device_path, read
+from planner.jobs.cluster import CATALOG, FRAMEWORK, Fitted, add_target, cluster_of, device_of, device_path, read_whole
 from planner.jobs.document import (
     Document,
     add_places,
@@ -246,12 +246,12 @@ def load(
 def _problem(document: dict[str, Any], folder: Path, name: str, sources: tuple[Path, ...]) -> Problem:
     job, several = _job(document)
     path, entry = _device_entry(job.cluster.device, folder)
-    given_model = read(job.model, folder)
+    model, model_entry, model_file = read_whole(job.model, folder)
     machine = Machine(
         section=add_target(job.cluster, entry, job.search.target),
         device=entry,
         settings=job.settings,
-        model=given_model.model,
+        model=model,
         precision=_precision_name(job.training.precision),
     )
     recovery = _recovery(job.reliability)
@@ -282,9 +282,9 @@ def _problem(document: dict[str, Any], folder: Path, name: str, sources: tuple[P
         top=job.top,
         variants=job.variants,
         costs=job.costs,
-        sources=(*sources, *(file for file in (given_model.path, path, candidates_file, lengths_file) if file)),
+        sources=(*sources, *(file for file in (model_file, path, candidates_file, lengths_file) if file)),
         given=given,
-        document=_self_contained(document, given_model.entry, entry, histogram),
+        document=_self_contained(document, model_entry, entry, histogram),
         machine=first.machine,
         settings=first.settings if len(alternatives) == 1 else {},
         alternatives=alternatives if len(alternatives) > 1 else (),
@@ -310,7 +310,7 @@ def _other_mistakes(document: Mapping[str, Any], folder: Path) -> Iterator[SpecE
     precision = parts.get("training", {}).get("precision")
     checks: list[tuple[object, Callable[[Any], object]]] = [
         (document, _job),
-        (document.get("model"), lambda model: read(model, folder)),
+        (document.get("model"), lambda model: read_whole(model, folder)),
         (cluster.get("device"), lambda device: device_of(_device_entry(device, folder)[1])),
         (cluster.get("framework"), lambda framework: catalog.framework_of(framework, FRAMEWORK)),
         (precision, _require_recipe),

@@ -47,7 +47,7 @@ def describe_model(name: str, sequence_length: object, attention: AttentionConve
     attention
         ``full``: scores that the causal mask hides are counted; ``causal``: they are not.
     """
-    model = read(name, Path()).model
+    model = read(name, Path())
     length = _sequence_length(sequence_length)
     return {
         **describe_architecture(model),

@@ -175,7 +175,7 @@ def ask(model: str, device: str, target: str | None, *, is_exact: bool = True) -
     precision = "bf16" if "bf16" in known.peak_flops else "fp16"
     training = {
         "global_batch_size": MAX_MICRO_BATCH_SIZE * ENOUGH,
-        "sequence_length": read(model, Path()).model.learned_positions or SEQUENCE_LENGTH,
+        "sequence_length": read(model, Path()).learned_positions or SEQUENCE_LENGTH,
         "tokens": 1e12,
         "precision": precision,
     }

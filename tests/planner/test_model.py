@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from costmodel import catalog
-from planner.jobs.cluster import Changes, apply_changes, read
+from planner.jobs.cluster import Changes, apply_changes, read, read_whole
 from planner.jobs.problem import load
 from tests.planner.test_job import JOBS, a_job
 from tests.planner.test_job import LLAMA as CONFIG
@@ -79,10 +79,10 @@ def test_a_base_may_be_a_file(tmp_path):
 
 def test_a_folder_is_its_config():
     """As models lie on the hub; a name of the catalog is no file."""
-    assert read(str(JOBS / "llama-3.1-405b"), Path()).model.num_layers == 126
-    assert read("llama3-8b", Path()).model is LLAMA
-    assert read("llama3-8b", JOBS).path is None
-    assert read("llama-3.1-405b", JOBS).path == JOBS / "llama-3.1-405b" / "config.json"
+    assert read(str(JOBS / "llama-3.1-405b"), Path()).num_layers == 126
+    assert read("llama3-8b", Path()) is LLAMA
+    assert read_whole("llama3-8b", JOBS)[2] is None
+    assert read_whole("llama-3.1-405b", JOBS)[2] == JOBS / "llama-3.1-405b" / "config.json"
 
 
 def test_a_type_may_stand_outside_of_the_part_for_text(tmp_path):

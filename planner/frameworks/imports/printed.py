@@ -447,11 +447,11 @@ def model_from_layers(spec: Mapping[str, Any]) -> tuple[Any, str]:
         return named, "standard"
     try:
         entry, sent_by = _entries(model)
-        described = read(entry, Path()).model
+        described = read(entry, Path())
     except (KeyError, TypeError, AttributeError, IndexError):
         problem = f"has layers of {shown(spec.get('name'))} that are not read."
         raise SpecError(WHERE, problem, "Add model=NAME.") from None
-    known = read(named, Path()).model if named is not None else None
+    known = read(named, Path()) if named is not None else None
     sizes = attrgetter("hidden_size", "vocab_size", "layers", "tied_embeddings")
     is_known = known is not None and sizes(known) == sizes(described)
     return named if is_known and not model.get("mtp_layers") else entry, sent_by

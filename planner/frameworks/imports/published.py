@@ -117,7 +117,7 @@ def _change_model(model: str, said: Meaning) -> str | dict[str, Any]:
 
 def _require(document: Mapping[str, Any]) -> None:
     """Refuse a launch without layout, recomputation or batch where no recipe is known."""
-    experts = ("ep",) if read(document["model"], Path()).model.has_experts else ()
+    experts = ("ep",) if read(document["model"], Path()).has_experts else ()
     missing = [f"strategy.{name}" for name in (*DATA.settled, *experts) if name not in document["strategy"]]
     missing += [f"training.{name}" for name in DATA.work if name not in document["training"]]
     if missing:
@@ -337,7 +337,7 @@ def _catalog_words(name: str, variables: Mapping[str, str]) -> tuple[list[str], 
     if model is None or missing:
         hint = f"Put it there{', or add ' + ' '.join(f'--set {one}=N' for one in missing) if model else ''}."
         raise SpecError(WHERE, f"names the configuration {file}, which is not in its folder.", hint)
-    facts = read(model, Path()).model
+    facts = read(model, Path())
     sizes = architecture_words(facts, int(variables["SEQ_LEN"]))
     if variables.get("NUM_LAYERS") == str(facts.num_layers + len(DATA.accounted)):
         sizes += DATA.accounted

@@ -102,7 +102,7 @@ def _change_depth(model: Any, facts: Model, num_layers: str) -> tuple[Any, Model
     if not num_layers.isdecimal() or facts.has_single_blocks or int(num_layers) == facts.num_layers:
         return model, facts
     changed = {"base": model, "num_layers": int(num_layers)}
-    return changed, read(changed, Path()).model
+    return changed, read(changed, Path())
 
 
 def bridge_job(
@@ -139,7 +139,7 @@ def bridge_job(
     is_nemo = any(name.startswith("trainer.") for name in fields)
     known = recipe if isinstance(recipe, Recipe) else None if is_nemo or not recipe else recipe_named(recipe)
     model = require_model(entries.pop("model", "") or (known.model if known else str(recipe)))
-    facts = read(model, Path()).model
+    facts = read(model, Path())
     plain = _merge_recipe({_plain(name): value for name, value in fields.items()}, known, has_experts=facts.has_experts)
     model, facts = _change_depth(model, facts, plain.get("model.num_layers", ""))
     architecture = architecture_words(facts, _sequence_length(entries, plain))

@@ -562,7 +562,7 @@ def _pipeline(given: Mapping[str, Any], model: Any, pp: int, local: int, is_numb
     stages, per_stage = len(layers), given.get(f"{PREFIX}layers_per_stage")
     if not layers and per_stage is not None:
         less = [given.get(f"{PREFIX}{end}_stage_less_layers", 1) for end in ("first", "last")]
-        whole = read(model, Path()).model.num_layers + sum(less)
+        whole = read(model, Path()).num_layers + sum(less)
         stages = math.ceil(whole / degree(per_stage, f"{PREFIX}layers_per_stage"))
     is_single = name in DATA.plain_schedules
     chunks, rest = divmod(stages or pp * (1 if is_single else PER_STAGE_RANK), pp)
@@ -585,7 +585,7 @@ def _stage_layers(given: Mapping[str, Any], model: Any) -> list[Any]:
     begins = [str(name).removeprefix("layers.") for name in splits]
     if not all(begin.isdecimal() for begin in begins):
         return [None] * (len(begins) + 1)
-    ends = [0, *map(int, begins), read(model, Path()).model.num_layers] if begins else []
+    ends = [0, *map(int, begins), read(model, Path()).num_layers] if begins else []
     return [end - begin for begin, end in pairwise(ends)]
 
 
@@ -818,7 +818,7 @@ def _model_words(file: File, named: str, length: Any) -> list[str]:
     if entry is None:
         hint = f"Put it there, or add model={known if isinstance(known, str) else 'NAME'}."
         raise SpecError("modules.pre_trainer.model", f"names {shown(named)}, which was not found.", hint)
-    return architecture_words(read(model_named(entry) or entry, Path()).model, length if isinstance(length, int) else 0)
+    return architecture_words(read(model_named(entry) or entry, Path()), length if isinstance(length, int) else 0)
 
 
 def _deal_padded(flat: Mapping[str, Any], meaning: Meaning) -> None:

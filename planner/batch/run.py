@@ -116,7 +116,7 @@ def plan_many(
 
 
 def make_pool(
-    make_workers: Callable[..., Workers],
+    make_workers: partial[Workers],
     *,
     backend: str = LOCAL,
     scheduler: str | None = None,

@@ -7,11 +7,12 @@ import queue
 import socket
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
 from costmodel.errors import SpecError, optional_library
-from planner.batch.executors.local import check_processes
+from planner.batch.executors.local import Workers, check_processes
 from planner.batch.job_result import MAX_MESSAGE, JobOutcome, JobStatus
 from planner.batch.jobs import BatchJob
 
@@ -29,7 +30,7 @@ class RayWorkerPool:
     Parameters
     ----------
     make_workers
-        Makes the workers of one actor; sent there.
+        Makes the workers of one actor: their class, which becomes the actor's, and its arguments.
     scheduler
         Address of the head node, such as ``ray://10.0.0.1:10001``; the cluster of this machine by default.
     processes
@@ -41,12 +42,12 @@ class RayWorkerPool:
         If Ray is not installed or nobody answers.
     """
 
-    def __init__(self, make_workers: Any, *, scheduler: str | None, processes: int | None = None) -> None:
+    def __init__(self, make_workers: partial[Workers], *, scheduler: str | None, processes: int | None = None) -> None:
         self._ray, self._is_ours = _connect(scheduler or RUNNING)
         free = int(self._ray.available_resources().get("CPU", 1))
         self.capacity = check_processes(processes) or max(1, free)
-        actor = self._ray.remote(_Actor).options(num_cpus=1, max_restarts=-1, max_task_retries=1)
-        self._actors = [actor.remote(make_workers) for _ in range(self.capacity)]
+        actor = self._ray.remote(make_workers.func).options(num_cpus=1, max_restarts=-1, max_task_retries=1)
+        self._actors = [actor.remote(*make_workers.args, **make_workers.keywords) for _ in range(self.capacity)]
         self._idle: queue.SimpleQueue[Any] = queue.SimpleQueue()
         for each in self._actors:
             self._idle.put(each)
@@ -81,18 +82,6 @@ class RayWorkerPool:
         else:
             problem = f"the cluster gave a job up: {(str(error).splitlines() or [type(error).__name__])[0]}"
             outcome.set_exception(SpecError("scheduler", problem))
-
-
-class _Actor:
-    """An actor with its workers, which end with it."""
-
-    def __init__(self, make_workers: Any) -> None:
-        self._workers = make_workers()
-
-    def run(self, job: BatchJob) -> JobOutcome:
-        """Run a job, and return its outcome."""
-        outcome: JobOutcome = self._workers.run(job)
-        return outcome
 
 
 def _connect(address: str) -> tuple[Any, bool]:

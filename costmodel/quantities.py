@@ -64,8 +64,9 @@ class Kind:
         return core_schema.no_info_before_validator_function(self.read, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """Return the JSON Schema of the number, or of text."""
-        return {"anyOf": [handler(schema), text_schema(self)]}
+        """Return the JSON Schema of the number, or of text where it is input."""
+        number_schema = handler(schema)
+        return number_schema if handler.mode == "serialization" else {"anyOf": [number_schema, text_schema(self)]}
 
 
 _DECIMAL: Factors = {"k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}

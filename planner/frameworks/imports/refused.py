@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import takewhile
 from typing import Any, TypeAlias
 
@@ -121,13 +122,19 @@ def kind_of(text: str, kinds: Collection[str] = KINDS, *, in_entry: bool = False
     >>> kind_of("rm"), kind_of("rm", in_entry=True), kind_of("normal_perl"), kind_of("bert_110m", MODELS)
     ('reward', None, None, 'encoder')
     """
-    if LATENT.search(text.lower().replace("-", "_")):
-        return None
-    words = [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*|\d+", text)]
-    joined = f" {' '.join(words)} "
-    rows = (row for row in read_rows("refused.csv") if row["kind"] in kinds and f" {row['word']} " in joined)
+    rows = (row for row in _rows_in(text) if row["kind"] in kinds)
     found = [(len(row["word"]), row["kind"]) for row in rows if row["in_entries"] == "yes" or not in_entry]
     return max(found, default=(0, None))[1]
+
+
+@lru_cache(maxsize=2**12)
+def _rows_in(text: str) -> tuple[Mapping[str, str], ...]:
+    """Return the rows of the table whose words a name has."""
+    if LATENT.search(text.lower().replace("-", "_")):
+        return ()
+    words = [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])\d*|[A-Z]?[a-z]+\d*|\d+", text)]
+    joined = f" {' '.join(words)} "
+    return tuple(row for row in read_rows("refused.csv") if f" {row['word']} " in joined)
 
 
 def _refusal(where: str, what: str, kind: str) -> SpecError:

@@ -47,11 +47,10 @@ class Row(NamedTuple):
     meaning: str
     what: str
 
-    def fits(self, key: str, value: Any, flat: Mapping[str, Any]) -> bool:
-        """Tell whether the row matches a key, its value and the other keys."""
+    def fits(self, value: Any, flat: Mapping[str, Any]) -> bool:
+        """Tell whether the row, which has a key, matches the key's value and the other keys."""
         others = (other.partition("=") for other in self.beside.split())
-        is_own = _is_one(key, self.key) and _fits(value, self.value)
-        return is_own and all(_fits(flat.get(other), wanted or "on") for other, _, wanted in others)
+        return _fits(value, self.value) and all(_fits(flat.get(other), wanted or "on") for other, _, wanted in others)
 
 
 @dataclass(slots=True)
@@ -109,9 +108,10 @@ def meaning_of(
     whole = {**defaults, **flat}
     found = Meaning()
     passed: dict[str, list[str]] = {}
-    lines = [row for row in rows if row.meaning != "default"]
-    fitting = {key: next((row for row in lines if row.fits(key, value, whole)), None) for key, value in whole.items()}
-    order = {row: place for place, row in enumerate((*lines, None))}
+    fitting = {
+        key: next((row for row in _rows_of(tool, key) if row.fits(value, whole)), None) for key, value in whole.items()
+    }
+    order = {row: place for place, row in enumerate((*rows, None))}
     for key, row in sorted(fitting.items(), key=lambda one: order[one[1]]):  # the last value of an option counts
         value = whole[key]
         option = _option(key.removeprefix(section), value) if row is None and section is not None else None
@@ -121,7 +121,7 @@ def meaning_of(
         means = option if row is None else row.what if row.meaning == "means" else None
         if means:
             _add(found, key, value, means, whole)
-        elif means is not None or (row is None and not is_on(value) and any(_is_one(key, one.key) for one in lines)):
+        elif means is not None or (row is None and not is_on(value) and _rows_of(tool, key)):
             passed.setdefault("is so without it", []).append(key)
         elif row is None:
             if section is not None:
@@ -164,7 +164,7 @@ def _compute(expression: str, flat: Mapping[str, Any]) -> int | None:
 def is_read(tool: str, key: str) -> bool:
     """Tell whether code reads a key."""
     kinds = ("read", "means")
-    return any(row.meaning in kinds and row.what[:1] != "#" and _is_one(key, row.key) for row in _rows(tool))
+    return any(row.meaning in kinds and row.what[:1] != "#" for row in _rows_of(tool, key))
 
 
 def _fits(value: Any, pattern: str) -> bool:
@@ -266,3 +266,9 @@ def _refuse_decisive(tool: str, key: str, value: Any) -> None:
 @cache
 def _rows(tool: str) -> tuple[Row, ...]:
     return tuple(Row(**row) for row in read_rows("tools/keys.csv") if tool in row["tool"].split())
+
+
+@lru_cache(maxsize=2**12)
+def _rows_of(tool: str, key: str) -> tuple[Row, ...]:
+    """Return the rows that a key matches, but for defaults."""
+    return tuple(row for row in _rows(tool) if row.meaning != "default" and _is_one(key, row.key))

@@ -311,7 +311,7 @@ def find_broken_rules(facts: Facts, strategy: Strategy, target: str, release: st
 
 def estimate_own_loss(facts: Facts, strategy: Strategy) -> Estimate:
     """Estimate a strategy with Megatron-LM's own loss instead of Transformer Engine's fused one."""
-    return estimate(_unfuse_loss(facts), strategy)
+    return facts.compute_once((estimate_own_loss, strategy), lambda: estimate(_unfuse_loss(facts), strategy))
 
 
 def _unfuse_loss(facts: Facts) -> Facts:

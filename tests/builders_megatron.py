@@ -26,6 +26,7 @@ from costmodel.strategy import (
     Vocabulary,
     default_microbatch_group,
 )
+from costmodel.tables import signature
 from planner.frameworks.megatron.stages import full_by_block, stage_layers
 from planner.jobs.problem import Problem, load
 from planner.results import Plan
@@ -54,6 +55,9 @@ PRECISIONS = ("bf16", "fp16", "fp8", "fp8_current", "fp8_blockwise", "mxfp8", "n
 
 RULES = tuple(rule for rule in (*PHYSICS_RULES, *FRAMEWORK_RULES) if rule not in MEMORY_RULES)
 """Uneven stages are drawn, whatever the even deal would be."""
+
+OF_MODELS = tuple(rule for rule in RULES if {*signature(rule)[0]} <= {"model"})
+"""Rules that forbid most of what is drawn, whatever its settings, of which a job need not be made."""
 
 
 def megatron_plans(count: int, seed: int = 0, models: Sequence[str] = MODELS) -> Iterator[Plan]:
@@ -117,13 +121,14 @@ def a_job(
 
 
 def drawn(chooser: random.Random, name: str, precision: str) -> tuple[Strategy | None, tuple[tuple[str, Any], ...]]:
-    """A strategy at random, and settings beside it; None where its stages are spelled in more than one way."""
+    """A strategy at random, and settings beside it; None where it is spelled in more than one way, or no strategy."""
     tp, cp, dp = chooser.choice((1, 2, 4, 8)), chooser.choice((1, 1, 2)), chooser.choice((1, 2, 4, 8))
     pp = chooser.choice((1, 2, 4, 8))
     vpp = chooser.choice((1, 2, 3, 4)) if pp > 1 else 1
     has_positions = catalog.model(name).learned_positions > 0
     mtp = chooser.choice(((), (), (("mtp_layers", 0),), () if has_positions else (("mtp_layers", 1),)))
-    model = a_job(name, "bf16", 8, 64, mtp).facts.model
+    facts = a_job(name, "bf16", 8, 64, mtp).facts
+    model = facts.model
     has_experts = any(hasattr(kind.feed_forward, "num_experts") for kind in model.kinds)
     values = {
         "tp": tp,
@@ -148,7 +153,8 @@ def drawn(chooser: random.Random, name: str, precision: str) -> tuple[Strategy |
     settings = some_settings(chooser, strategy, model, precision) if strategy else {}
     if "cp_comm_type" in settings:  # neither hides behind attention
         strategy = replace(strategy, cp_overlap=False)
-    return strategy, (*mtp, *settings.items())
+    is_possible = strategy is not None and is_allowed(facts, strategy.decisions(), OF_MODELS)
+    return strategy if is_possible else None, (*mtp, *settings.items())
 
 
 def some_settings(chooser: random.Random, strategy: Strategy, model: Model, precision: str) -> dict[str, Any]:

@@ -11,10 +11,9 @@ import inspect
 import math
 import operator
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -63,6 +62,10 @@ FEATURE_VALUES = {
     "cuda_graphs": (0, 1, int(CudaGraphs.of("attn"))),
 }
 
+NAMES = ("tp", "cp", "pp", "dp", "ep", "etp", "vpp", "group", "mbs", "sequence_parallel", "schedule", "vocabulary")
+NAMES += (*FEATURE_VALUES,)
+"""Decisions in the order in which they get values: that of loops inside each other."""
+
 Rows = list[dict[str, Any]]
 
 
@@ -90,23 +93,19 @@ def test_the_search_finds_what_enumeration_finds(seeds, monkeypatch):
 # --- the enumeration ---------------------------------------------------------------------------------------
 
 
-def enumerate_strategies(problem: Problem) -> Iterator[dict[str, Any]]:
-    """Every strategy that satisfies every rule but those of memory."""
+def enumerate_strategies(problem: Problem) -> Rows:
+    """Every strategy that satisfies every rule but those of memory: each is asked once its decisions have values."""
     search_limits = problem.search
     rules = [*PHYSICS_RULES, *(PREFERENCE_RULES if search_limits.preferences else ())]
     rules += FRAMEWORK_RULES if search_limits.framework_rules else ()
     replaced = [degrees_multiply_to_the_devices] if search_limits.max_devices else []
     rules = [rule for rule in rules if rule not in (*MEMORY_RULES, *replaced)]
-    of_rows = [asked(rule) for rule in rules if not named(rule) & {*FEATURE_VALUES}]
-    of_features = [asked(rule) for rule in rules if named(rule) & {*FEATURE_VALUES}]
-    values = product(*(chosen(problem, name, values) for name, values in FEATURE_VALUES.items()))
-    features = [typed(dict(zip(FEATURE_VALUES, one, strict=True))) for one in values]
-    for degrees in enumerate_degrees(problem):
-        if within_limits(problem, degrees) and satisfied(problem, degrees, of_rows):
-            for one in features:
-                strategy = {**degrees, **one}
-                if satisfied(problem, strategy, of_features) and within_limits(problem, strategy):
-                    yield strategy
+    strategies: Rows = [{}]
+    for place, name in enumerate(NAMES):
+        now = [asked(rule) for rule in rules if name in named(rule) <= {*NAMES[: place + 1]}]
+        longer = ({**one, name: value} for one in strategies for value in values_of(problem, name, one))
+        strategies = [one for one in longer if within_limits(problem, one, name) and satisfied(problem, one, now)]
+    return strategies
 
 
 Asked = tuple[Rule, Callable[[dict[str, Any]], Any], dict[Any, bool]]
@@ -115,13 +114,13 @@ Asked = tuple[Rule, Callable[[dict[str, Any]], Any], dict[Any, bool]]
 
 def asked(rule: Rule) -> Asked:
     """A rule that has answered nothing yet."""
-    return rule, operator.itemgetter(*(named(rule) or ("tp",))), {}
+    return rule, operator.itemgetter(*named(rule)), {}
 
 
 def satisfied(problem: Problem, strategy: dict[str, Any], rules: list[Asked]) -> bool:
     """Whether one strategy breaks none of the rules; each rule is asked once for each value of its decisions."""
-    for rule, values_of, answers in rules:
-        values = values_of(strategy)
+    for rule, decisions_of, answers in rules:
+        values = decisions_of(strategy)
         if values not in answers:
             answers[values] = not find_violations(problem.facts, strategy, rules=[rule])
         if not answers[values]:
@@ -129,44 +128,41 @@ def satisfied(problem: Problem, strategy: dict[str, Any], rules: list[Asked]) ->
     return True
 
 
-def enumerate_degrees(problem: Problem) -> Iterator[dict[str, Any]]:
-    """Every combination of degrees that could make sense for a small cluster."""
-    facts = problem.facts
+def values_of(problem: Problem, name: str, strategy: dict[str, Any]) -> list[Any]:
+    """Every value of a decision that could make sense for a small cluster, behind the decisions in front of it."""
+    facts, most = problem.facts, problem.search.max_devices
     num_devices, batch = facts.cluster.num_devices, facts.workload.global_batch_size
-    small = range(1, num_devices + 1)
-    most = problem.search.max_devices
-    replicas = range(1, batch + 1) if most else (0,)
-    for tp, cp, pp, dp in product(*(chosen(problem, name, small) for name in ("tp", "cp", "pp")), replicas):
-        if tp * cp * pp * dp > most if most else num_devices % (tp * cp * pp):
-            continue
-        rest = {
-            "ep": range(1, 9),
-            "etp": {1, tp},
-            "vpp": range(1, facts.model.num_layers + 3),
-            "group": {1, pp},
-            "mbs": range(1, min(batch, 16) + 1),
-            "sequence_parallel": (int(tp > 1),),
-            "schedule": (Schedule.ONE_F_ONE_B,),
-            "vocabulary": (Vocabulary.ENDS,),
-        }
-        for values in product(*(chosen(problem, name, values) for name, values in rest.items())):
-            others = dict(zip(rest, values, strict=True))
-            yield typed({"tp": tp, "cp": cp, "pp": pp, "dp": dp or num_devices // (tp * cp * pp), **others})
+    group = math.prod(strategy[one] for one in ("tp", "cp", "pp") if one in strategy)
+    if name == "dp" and most:
+        return [dp for dp in chosen(problem, name, range(1, batch + 1)) if group * dp <= most]
+    if name == "dp":
+        return [] if num_devices % group else chosen(problem, name, [num_devices // group])
+    values: dict[str, Callable[[], Any]] = {
+        **dict.fromkeys(("tp", "cp", "pp"), lambda: range(1, num_devices + 1)),
+        "ep": lambda: range(1, 9),
+        "etp": lambda: {1, strategy["tp"]},
+        "vpp": lambda: range(1, facts.model.num_layers + 3),
+        "group": lambda: {1, strategy["pp"]},
+        "mbs": lambda: range(1, min(batch, 16) + 1),
+        "sequence_parallel": lambda: (strategy["tp"] > 1,),
+        "schedule": lambda: (Schedule.ONE_F_ONE_B,),
+        "vocabulary": lambda: (Vocabulary.ENDS,),
+    }
+    return chosen(problem, name, FEATURE_VALUES[name] if name in FEATURE_VALUES else values[name]())
 
 
-def chosen(problem: Problem, name: str, values: Any) -> list[int]:
-    """The job's values of a decision, or else the given ones."""
-    if name in problem.search.pin:
-        return [problem.search.pin[name]]
-    return list(problem.search.allow.get(name, values))
+def chosen(problem: Problem, name: str, values: Any) -> list[Any]:
+    """The job's values of a decision, or else the given ones: of flags bools."""
+    limits = problem.search
+    found = [limits.pin[name]] if name in limits.pin else limits.allow.get(name, values)
+    return [bool(value) if name in FLAGS else int(value) for value in found]
 
 
-def within_limits(problem: Problem, strategy: dict[str, Any]) -> bool:
-    """Whether pin, allow, limits and forbid accept what is decided so far."""
+def within_limits(problem: Problem, strategy: dict[str, Any], last: str) -> bool:
+    """Whether allow, limits and forbid, which have what is decided last, accept what is decided so far."""
     limits = problem.search
     return (
-        all(strategy[name] == value for name, value in limits.pin.items() if name in strategy)
-        and all(strategy[name] in values for name, values in limits.allow.items() if name in strategy)
+        (last not in limits.allow or strategy[last] in limits.allow[last])
         and not any(all(meets(problem, strategy, *one) for one in those.items()) for those in limits.forbid)
         and all(meets(problem, strategy, "", bound) is not False for bound in limits.limits)
         and (limits.candidates is None or any(is_listed(strategy, row) for row in limits.candidates.rows))
@@ -262,17 +258,12 @@ def columns(candidate_list: Rows) -> dict[str, Any]:
     return {name: np.array([strategy[name] for strategy in candidate_list]) for name in DECISIONS}
 
 
-def typed(strategy: dict[str, Any]) -> dict[str, Any]:
-    """Flags as bools, everything else as ints."""
-    return {name: bool(value) if name in FLAGS else int(value) for name, value in strategy.items()}
-
-
 @cache
 def named(rule: Rule) -> frozenset[str]:
-    """The decisions that a rule asks for."""
+    """The decisions that a rule asks for; the first one of a rule that asks for none."""
     parameters = inspect.signature(rule).parameters.values()
     names = {parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
-    return frozenset(names - {"num_microbatches"} | {"dp", "mbs"} if "num_microbatches" in names else names)
+    return frozenset(names - {"num_microbatches"} | {"dp", "mbs"} if "num_microbatches" in names else names or {"tp"})
 
 
 # --- random problems ---------------------------------------------------------------------------------------
@@ -422,7 +413,7 @@ def a_bound(text: str) -> Bound:
 def a_tight_problem(chooser: random.Random) -> tuple[Problem, Rows, Cost | None]:
     """A random problem on devices in which only a random share of the strategies fits, its strategies, their costs."""
     problem = a_random_problem(chooser)
-    candidate_list = list(enumerate_strategies(problem))
+    candidate_list = enumerate_strategies(problem)
     if not candidate_list:
         return problem, [], None
     costs = cost(problem.facts, columns(candidate_list))

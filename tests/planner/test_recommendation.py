@@ -24,8 +24,12 @@ from tests.planner.test_job import a_job
 ROUNDING = 1e-9
 
 SMALL = {
-    "dense": {"model": "llama3-8b", "search__pin": {"mbs": 1, "recompute": "none"}},
-    "recomputed": {"model": "llama3-8b", "cluster__device": "a100-40gb-sxm", "search__pin": {"mbs": 1, "cp": 1}},
+    "dense": {"model": "llama3-8b", "search__pin": {"mbs": 1, "recompute": "none"}, "search__limits": ["vpp <= 4"]},
+    "recomputed": {
+        "model": "llama3-8b",
+        "cluster__device": "a100-40gb-sxm",
+        "search__pin": {"mbs": 1, "cp": 1, "tp_overlap": True, "dp_overlap": True},
+    },
     "experts": {
         "model": "qwen3-30b-a3b",
         "search__pin": {"mbs": 1, "recompute": "full", "cp": 1, "etp": 1},
@@ -140,7 +144,7 @@ def test_what_the_job_asks_for_stays():
 @pytest.mark.slow
 def test_a_bold_job_gets_a_proven_plan_where_that_is_nearly_as_fast():
     """Least unproven is the first criterion: with half of the step to spend nothing unproven is left."""
-    smaller = {"cluster__num_devices": 64, "training__global_batch_size": 128, "search__pin": {"cp": 1, "mbs": 1}}
+    smaller = {"cluster__num_devices": 16, "training__global_batch_size": 32, "search__pin": {"cp": 1, "mbs": 1}}
     bold = a_large_job(**smaller, search__evidence="any", search__tolerance=0.5)
     report = plan(bold, certified=False)
 

@@ -87,7 +87,7 @@ def a_job_with_parts(chooser: random.Random) -> Problem:
 
 def make_tight(problem: Problem, chooser: random.Random) -> Problem:
     """Return the job on devices in which a share of the strategies on all of them fits."""
-    listed = list(enumerate_strategies(problem))
+    listed = enumerate_strategies(problem)
     if not listed:
         return problem
     costs = cost(problem.facts, columns(listed))

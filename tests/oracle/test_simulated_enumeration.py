@@ -99,7 +99,7 @@ def played_seconds(facts: Facts, decisions: dict[str, Any], known: dict[Any, flo
 def a_tight_problem(chooser: random.Random) -> tuple[Problem, list[dict[str, Any]]]:
     """A random problem on devices in which only a random share of the strategies fits, and its strategies."""
     problem = a_random_problem(chooser)
-    listed = list(enumerate_strategies(problem))
+    listed = enumerate_strategies(problem)
     if not listed:
         return problem, listed
     costs = cost(problem.facts, columns(listed))

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from itertools import pairwise, product
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields, replace
+from itertools import accumulate, pairwise, product
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ from costmodel.models.patterns import LayerPattern, shortest_pattern
 from costmodel.pipelines.stages import layers_per_chunk
 from costmodel.step import layouts as staged
 from costmodel.strategy import Recompute, StageLayout, Strategy
-from costmodel.tables import microbatches
+from costmodel.tables import Facts, microbatches
 from planner.jobs.problem import Problem
 from planner.search.branch_and_bound import Status
 from planner.search.questions import search
@@ -283,7 +283,9 @@ def test_the_search_over_stages_finds_what_enumeration_finds(alternates, first_s
 def best_summed_seconds(problem: Problem, rounding: float) -> float:
     """The step, played through, of the layout with the least sum over its ranks, the slowest of equals; or infinite."""
     costs: dict[Any, Any] = {}
-    every = [(step_seconds(problem, one, costs), one) for one in strategies(problem)]
+    found = list(strategies(problem))
+    cost_ranks(problem.facts, found, costs)
+    every = [(step_seconds(problem, one, costs), one) for one in found]
     least = min((seconds for seconds, _ in every), default=np.inf)
     if not np.isfinite(least):
         return np.inf
@@ -404,35 +406,52 @@ def laid_out(strategy: Strategy, sizes: tuple[int, ...], modes: list[tuple[int, 
     return replace(strategy, layout=layout)
 
 
+def cost_ranks(facts: Facts, strategies: Iterable[Strategy], costs: dict[Any, Any]) -> None:
+    """Add the costs of ranks that are not known; strategies that differ in their layouts alone have theirs at once."""
+    known, new = set[Any](), dict[Any, list[Strategy]]()
+    for one in strategies:
+        if left := [key for key in keys_of(one) if key not in costs and key not in known]:
+            known.update(left)
+            new.setdefault(left[0][0], []).append(one)
+    for ones in new.values():
+        contents = [staged.contents_of(one, facts.model) for one in ones]
+        joined = {
+            one.name: np.concatenate([getattr(own, one.name) for own in contents]) for one in fields(staged.Contents)
+        }
+        each = [staged.rank_decisions(one) for one in ones]
+        modes = {name: np.concatenate([own[name] for own in each]) for name in staged.PER_RANK}
+        whole = staged.rank_costs(facts, {**each[0], **modes}, staged.Contents(**joined))
+        columns = (np.asarray(getattr(whole, name)).tolist() for name in COLUMNS)
+        costs.update(zip((key for one in ones for key in keys_of(one)), zip(*columns, strict=True), strict=True))
+
+
+def keys_of(strategy: Strategy) -> list[tuple[Any, ...]]:
+    """What the cost of each rank depends on: the decisions that all ranks share come first."""
+    layout, pp = strategy.layout, strategy.pp
+    assert layout is not None
+    shared = tuple(value for name, value in strategy.decisions().items() if name not in staged.PER_RANK)
+    before = [0, *accumulate(layout.layers)]
+    modes = zip(layout.recompute, layout.full_layers, layout.activation_offload, strict=True)
+    return [(shared, rank, tuple(before[rank:-1:pp]), layout.layers[rank::pp], *own) for rank, own in enumerate(modes)]
+
+
 def step_seconds(problem: Problem, strategy: Strategy, costs: dict[Any, Any]) -> float:
     """The step of one strategy rank by rank; infinite where a rank does not fit."""
-    facts, layout = problem.facts, strategy.layout
-    assert layout is not None
-    alike = tuple(
-        value for name, value in strategy.decisions().items() if name not in ("recompute", "activation_offload")
-    )
-    contents = None
-    ranks = []
-    for rank in range(strategy.pp):
-        before = tuple(sum(layout.layers[:stage]) for stage in range(rank, len(layout.layers), strategy.pp))
-        key = (alike, rank, before, layout.layers[rank :: strategy.pp], layout.recompute[rank])
-        key = (*key, layout.full_layers[rank], layout.activation_offload[rank])
-        if key not in costs:
-            contents = contents or staged.contents_of(strategy, facts.model)
-            whole = staged.rank_costs(facts, staged.rank_decisions(strategy), contents)
-            costs[key] = [float(getattr(whole, name)[rank]) for name in COLUMNS]
-        ranks.append(costs[key])
+    facts, keys = problem.facts, keys_of(strategy)
+    cost_ranks(facts, [strategy], costs)
+    ranks = [costs[key] for key in keys]
     every = staged.RankCosts(
         **{name: np.array(column) for name, column in zip(COLUMNS, zip(*ranks, strict=True), strict=True)}
     )
     capacity = facts.cluster.device.memory_bytes - problem.search.memory_headroom_bytes
     if every.device_bytes.max() > capacity or every.host_bytes.max() > facts.cluster.device.host_memory_bytes:
         return np.inf
-    if (alike, "constant") not in costs:
-        costs[alike, "constant"] = float(staged.constant_seconds(facts, strategy.decisions()))
+    constant = keys[0][0], "constant"
+    if constant not in costs:
+        costs[constant] = float(staged.constant_seconds(facts, strategy.decisions()))
     m = int(microbatches(facts, strategy.decisions()))
     joined, _ = staged.joined_seconds(every, vpp=strategy.vpp, num_microbatches=m)
-    return joined + costs[alike, "constant"]
+    return joined + costs[constant]
 
 
 COLUMNS = ("seconds", "steady_state_seconds", "ending_seconds", "device_bytes", "host_bytes")

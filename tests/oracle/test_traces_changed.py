@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import pytest
 
@@ -21,6 +22,7 @@ from planner.measure.traces.structure import Phase, Role, parts
 DURATIONS = SteadyDurations(seed=4, calls=CALLS)
 
 
+@lru_cache(maxsize=8)  # cases of one test ask for the same ones by turns
 def made(**layout: object) -> Made:
     """Traces of eight layers and four micro-batches in some layout."""
     entries: dict = {"num_layers": 8, "num_microbatches": 4, "annotations": True, "operators": True, "num_steps": 1}

@@ -65,7 +65,7 @@ def seconds_of(problem):
 def test_the_next_faster_strategy_is_that_of_enumeration():
     """Of all strategies that are faster than the best one, the one that takes least memory, and what it lacks."""
     problem = a_tight_problem(0.4 * GB, pin=FEW_FEATURES)
-    every = list(enumerate_strategies(problem))
+    every = enumerate_strategies(problem)
     costs = cost(problem.facts, columns(every))
     best = seconds_of(problem)
     faster = [

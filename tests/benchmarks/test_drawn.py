@@ -173,7 +173,7 @@ def test_every_stored_figure_of_a_fold_of_each_kind_holds_and_notices_a_longer_p
     every = (one for one in fitted_results() if isinstance(one, Prediction))
     rows = [one for one in every if one.run.step_seconds is not None]
     stored = redrawn.read_derivatives(redrawn.DERIVATIVES)
-    drawn, chosen = redrawn.draw_folds(rows, 1, 0.01), chosen_constants(rows, frameworks=True)
+    drawn, chosen = redrawn.draw_folds(rows, 5, 0.01), chosen_constants(rows, frameworks=True)
 
     def changes():
         found = redrawn.compute_folds(rows, chosen, known(), stored, read_held_out(HELD_OUT), drawn)

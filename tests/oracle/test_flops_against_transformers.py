@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import csv
 import json
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -134,12 +134,8 @@ def cut_config(name: str, num_layers: int, **changes: Any) -> dict[str, Any]:
     return {**config, key: num_layers, **changes}
 
 
-def counted_flops(config: dict[str, Any], tokens: int, tensors: str = "meta") -> dict[str, int]:
-    """
-    FLOPs of the real model's forward pass by operator, as torch counts them.
-
-    Tensors on the meta device are three times as fast as fake ones, which more classes run with; few want real ones.
-    """
+def counted_flops(config: dict[str, Any], tokens: int, *, fakes: bool = True) -> dict[str, int]:
+    """FLOPs of the real model's forward pass by operator, as torch counts them."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -153,15 +149,16 @@ def counted_flops(config: dict[str, Any], tokens: int, tensors: str = "meta") ->
         return {str(operator): flops for operator, flops in counter.get_flop_counts()["Global"].items()}
 
     with torch.no_grad():
-        if tensors == "meta":
-            with suppress(*WANTING_DATA), torch.device("meta"):
-                return count(attention_mask=torch.ones(1, tokens, dtype=torch.long))
-        with nullcontext() if tensors == "real" else FakeTensorMode():
+        if not fakes:
+            return count()
+        with suppress(*WANTING_DATA), torch.device("meta"):
+            return count(attention_mask=torch.ones(1, tokens, dtype=torch.long))
+        with FakeTensorMode():
             return count()
 
 
 WANTING_DATA = (RuntimeError, NotImplementedError, TypeError, ValueError)
-"""Errors on the meta device, or of a mask, of classes that want fake tensors."""
+"""Errors on the meta device, or of a mask, of classes that run with fake tensors: those take three times as long."""
 
 
 def windowless(layer: Layer) -> Layer:
@@ -273,7 +270,7 @@ def test_flops_of_the_gated_delta_rule():
     head a chunk of 64 times key and value, 128 wide each, in 32 heads.
     """
     config = cut_config("qwen3-next-80b-a3b", 4)
-    counted = counted_flops(config, TOKENS, "fake")
+    counted = counted_flops(config, TOKENS)
     counted.pop("aten.convolution")
     solves = 3 * TOKENS * 32 * 64 * (128 + 128)
 
@@ -291,7 +288,7 @@ def test_flops_of_a_decay_per_channel():
     known = FURTHER["kimi-linear-48b-a3b"]["config"]
     lists = {key: known[key][:6] for key in ("layer_types", "mlp_layer_types")}
     config = {**known, **lists, "num_hidden_layers": 6}
-    counted = counted_flops(config, TOKENS, "fake")
+    counted = counted_flops(config, TOKENS)
     counted.pop("aten.convolution")
     uncounted = 5 * TOKENS * 32 * 64 * (4 * 128 - (128 + 128))
 
@@ -307,7 +304,7 @@ def test_flops_of_compressed_attention_and_hyper_connections():
     of 5 layers has one here.
     """
     config = {**FURTHER["deepseek-v4-flash"]["config"], **THEIRS["small_deepseek_v4"]}
-    counted = counted_flops(config, TOKENS, "real")
+    counted = counted_flops(config, TOKENS, fakes=False)
     mixed, summed = 2 * 5 * TOKENS * 2 * 4 * 4 * 256, 2 * TOKENS * 256 * 2 * 4
 
     assert our_flops(model_from_config(config), TOKENS) - summed == sum(counted.values()) - mixed
@@ -342,7 +339,7 @@ def test_flops_of_mamba(config: dict[str, Any]):
     model = model_from_config(config)
     mamba = model.layers[0].beside or model.layers[0].attention
     assert isinstance(mamba, Mamba)
-    counted = counted_flops(config, TOKENS, "fake")
+    counted = counted_flops(config, TOKENS)
     counted.pop("aten.convolution")
     scores = 2 * mamba.chunk_size * mamba.state_size * (mamba.num_heads - mamba.num_groups) * TOKENS
     states_ever = TOKENS // mamba.chunk_size + 1

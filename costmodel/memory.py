@@ -454,7 +454,7 @@ class MatrixFootprint(Record):
 def matrix_footprint(
     model: Model, cluster: Cluster, workload: Workload, *, tp: Numbers, ep: Numbers, etp: Numbers
 ) -> MatrixFootprint:
-    """Weight matrices of each kind of layer, which Muon updates one by one."""
+    """Sizes and numbers of the weight matrices of each kind of layer, which Muon updates one by one."""
     shape = layer_shape(model, cluster, workload, tp=tp, cp=1, ep=ep, etp=etp, mbs=1, sequence_parallel=0)
     layers = [layer_matrices(layer, shape) for layer in model.kinds]
     return MatrixFootprint(

@@ -299,14 +299,14 @@ def _alive_by_chunk(
     falls = freed.any(axis=1)
     falls[-1] = True
     moments = alive[falls]  # after other blocks nothing is freed, so that the next one has at least as many
-    front: list[tuple[int, ...]] = []
+    pareto_front: list[tuple[int, ...]] = []
     while len(moments):  # none with the largest total is beaten by another one
         total = moments.sum(axis=1)
         most = sorted({*map(tuple, moments[total == total.max()].tolist())})
-        front += most
+        pareto_front += most
         moments = moments[total < total.max()]
         moments = moments[(moments[:, None] > most).any(axis=2).all(axis=1)]
-    found = np.array(front)
+    found = np.array(pareto_front)
     found.setflags(write=False)
     return found
 

@@ -190,7 +190,7 @@ def _rank(arguments: argparse.Namespace, paths: list[Path]) -> int:
 
     for name, default in PLANNING.items():
         if getattr(arguments, name) != default:
-            raise SpecError(f"--{name.replace('_', '-')}", "is of jobs to plan, not of a ranking.", "Leave it out.")
+            raise SpecError(f"--{name.replace('_', '-')}", "is for jobs to plan; a ranking has none.", "Leave it out.")
     for path in (arguments.output, arguments.table):
         check_output(path, paths)
 

@@ -239,7 +239,7 @@ class Run:
     not_modelled
         Features without a formula in the cost model.
     doubts
-        Doubts, without a full stop: names that were replaced by known ones.
+        Clauses, without a full stop, on names that were replaced by known ones.
     """
 
     id: str

@@ -162,11 +162,11 @@ def _count_pruned(effort: SearchStats) -> str:
     """Count the strategies that the solver never saw, by reason."""
     reasons = {
         "by the lower bound of their degrees": effort.num_bounded,
-        "by the lower bound of their features": effort.num_bounded_modes,
+        "by the lower bound of their features": effort.num_bounded_tabulated,
         "by a rule on the step time": effort.num_untimed,
         "slower than the margin above the best so far": effort.num_cut,
         "with needless modules recomputed": effort.num_needless,
-        "beyond the memory": effort.num_unfit_modes,
+        "beyond the memory": effort.num_unfit_tabulated,
         "not reached before the time limit": effort.size - effort.num_tabulated - effort.num_bounded,
     }
     return ", ".join(f"{number:,} {reason}" for reason, number in reasons.items() if number > 0) or "nothing"

@@ -327,7 +327,7 @@ class Search:
             waiting, size = waiting[size:], max(FEW_ROWS, BATCH_GROWTH * size)
             within = ticks[waiting] <= self.reaches(self.group_of_row[row[waiting]])
             num_cut = int(block.row_sizes[waiting[~within]].sum())
-            self.stats += SearchStats(num_tabulated=num_cut, num_bounded_modes=num_cut)
+            self.stats += SearchStats(num_tabulated=num_cut, num_bounded_tabulated=num_cut)
             waiting = waiting[within]
 
     def compete(self, block: CandidateBlock, groups: Ints) -> None:
@@ -411,7 +411,7 @@ class Search:
             unfit = rows[bounds > MAX_TICKS]
             self.tabulated[unfit] = True
             num_unfit = int(self.space.row_sizes[unfit].sum())
-            self.stats += SearchStats(num_tabulated=num_unfit, num_unfit_modes=num_unfit)
+            self.stats += SearchStats(num_tabulated=num_unfit, num_unfit_tabulated=num_unfit)
             self.bounds[rows] = np.maximum(self.bounds[rows], bounds)
             rows = rows[np.argsort(bounds, kind="stable")]
         size = FEW_ROWS

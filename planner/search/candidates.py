@@ -230,7 +230,7 @@ class SearchStats:
         Strategies of the other rows, whose lower bound is above the best step time.
     num_tabulated
         Strategies of the tabulated rows. Those that follow are left out of them, each by the first reason that applies.
-    num_bounded_modes
+    num_bounded_tabulated
         Strategies whose bound is slower than the best one, with any overlaps.
     num_untimed
         Strategies without a time, or refused by a rule of time.
@@ -238,7 +238,7 @@ class SearchStats:
         Strategies slower than the best one so far, or than the margin above it.
     num_needless
         Strategies whose modules to recompute another set makes needless.
-    num_unfit_modes
+    num_unfit_tabulated
         Strategies too large for device or host, where that was checked before the solver.
     num_candidates
         Strategies in the tables of CP-SAT's model that the other rules allow.
@@ -263,11 +263,11 @@ class SearchStats:
     num_rows_tabulated: int = 0
     num_bounded: int = 0
     num_tabulated: int = 0
-    num_bounded_modes: int = 0
+    num_bounded_tabulated: int = 0
     num_untimed: int = 0
     num_cut: int = 0
     num_needless: int = 0
-    num_unfit_modes: int = 0
+    num_unfit_tabulated: int = 0
     num_candidates: int = 0
     num_unfit: int = 0
     num_solves: int = 0
@@ -383,7 +383,7 @@ class CostTable:
         left, of_left = block.split(kept, tuple(chosen))
         num_left, num_fitting = int(counts.sum(where=~kept)), int(counts.sum(where=fitting & ~kept))
         pruned = SearchStats(
-            num_tabulated=num_left, num_bounded_modes=num_fitting, num_unfit_modes=num_left - num_fitting
+            num_tabulated=num_left, num_bounded_tabulated=num_fitting, num_unfit_tabulated=num_left - num_fitting
         )
         return left, of_left, bounds[kept], pruned
 
@@ -596,7 +596,7 @@ class CostedBlock:
             num_tabulated=num_allowed,
             num_untimed=num_allowed - num_timed,
             num_cut=num_timed - num_within,
-            num_unfit_modes=num_within - int(kept.allowed.sum()),
+            num_unfit_tabulated=num_within - int(kept.allowed.sum()),
         )
 
     def take(self, chosen: NDArray[np.bool_]) -> tuple[Candidates, Ints]:

@@ -174,7 +174,8 @@ def _reason(clock: Clock) -> Iterator[list[str]]:
         none_left = "the search took all of the time limit (--time-limit S allows for more)"
         reasons.append(none_left if clock.seconds <= 0 else in_time)
     except MemoryError as error:
-        reasons.append(str(error) or "the model does not fit into memory")
+        own = str(error) if type(error) is MemoryError else ""  # not NumPy's, which speaks of an array
+        reasons.append(own or "the model does not fit into memory")
 
 
 def _ask(
@@ -289,7 +290,7 @@ def build_model_for_export(problem: Problem, outcome: Outcome, formulas: Formula
     Returns
     -------
     JointModel | None
-        None if the outcome has no strategy, or the tables have too many rows.
+        None if the outcome has no strategy, or time or memory do not suffice for the tables.
     """
     if not outcome.strategies:
         return None

@@ -114,8 +114,8 @@ def test_modes_leave_out_nothing_that_matters(memory_bytes, variants):
 
     assert with_modes.strategies == without.strategies != ()
     effort = with_modes.effort
-    assert effort.num_bounded + effort.num_bounded_modes > effort.size / 3
-    assert without.effort.num_bounded == without.effort.num_bounded_modes == 0
+    assert effort.num_bounded + effort.num_bounded_tabulated > effort.size / 3
+    assert without.effort.num_bounded == without.effort.num_bounded_tabulated == 0
 
 
 @pytest.mark.slow
@@ -185,8 +185,8 @@ def test_every_strategy_is_accounted_for():
         effort = search_or_explain(replace(problem, variants=variants)).effort
 
         assert effort.num_bounded + effort.num_tabulated == effort.size
-        left_out = effort.num_untimed + effort.num_bounded_modes + effort.num_cut
-        went_on = effort.num_tabulated - left_out - effort.num_needless - effort.num_unfit_modes
+        left_out = effort.num_untimed + effort.num_bounded_tabulated + effort.num_cut
+        went_on = effort.num_tabulated - left_out - effort.num_needless - effort.num_unfit_tabulated
         assert went_on >= 5 if variants == "all" else went_on == effort.num_candidates
 
 

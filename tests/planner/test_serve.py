@@ -314,7 +314,7 @@ def test_a_killed_worker_is_replaced():
 
         async def ask():
             first = await answers.ask(ask_for())
-            worker = answers._pool._pool._workers._all[0]
+            worker = answers._pool._pool._all[0]
             os.kill(next(iter(worker._pool._processes)), signal.SIGKILL)
             return first, await answers.ask(ask_for(devices="16"))
 

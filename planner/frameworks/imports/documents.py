@@ -37,7 +37,7 @@ LAST_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])')
 
 
 def read_rows(path: str | Path) -> tuple[Mapping[str, str], ...]:
-    """Read the rows of a table, by its path in this room, cells by column; they are shared and must not be changed."""
+    """Read the rows of a table of imports, cells by column; they are shared and must not be changed."""
     return read_table(ROOM / path)
 
 

@@ -141,7 +141,7 @@ def release_for(device: object, loss: object, among: str | tuple[str, ...] = PLA
     loss
         Setting ``loss`` of the job, which not every release has; with several values or none any release matches.
     among
-        Beginnings of the names that may be.
+        Beginnings of the names of releases to choose among.
 
     Returns
     -------

@@ -486,7 +486,7 @@ MOST_WRITTEN = 20_000_000
 
 
 def line_of(node: Node) -> int:
-    """The line of a node, from one."""
+    """The number of the line that a node begins on, from 1."""
     return node.start_point[0] + 1
 
 

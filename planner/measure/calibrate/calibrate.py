@@ -115,7 +115,7 @@ class Determined:
     def origin(self) -> str:
         """Source of the value: the runs, the catalog, or both."""
         narrowed = self.width / self.constant.sigma
-        return "the runs" if narrowed <= DETERMINED else "both" if narrowed <= UNTOUCHED else "the catalog"
+        return "the runs" if narrowed <= DETERMINED else "runs and catalog" if narrowed <= UNTOUCHED else "the catalog"
 
 
 @record(frozen=True, kw_only=True, slots=True)

@@ -49,11 +49,11 @@ class ExcludedRecord(Record):
         Too large for device or host.
     """
 
-    lower_bound: int = read_from(lambda effort: effort.num_bounded + effort.num_bounded_modes)
+    lower_bound: int = read_from(lambda effort: effort.num_bounded + effort.num_bounded_tabulated)
     rules_of_time: int = read_from("num_untimed")
     cut: int = read_from("num_cut")
     dominance: int = read_from("num_needless")
-    memory: int = read_from(lambda effort: effort.num_unfit + effort.num_unfit_modes)
+    memory: int = read_from(lambda effort: effort.num_unfit + effort.num_unfit_tabulated)
 
 
 class EffortRecord(Record):

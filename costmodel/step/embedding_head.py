@@ -104,11 +104,9 @@ def embedding_head_seconds(
     )
 
     slices = np.where(np.asarray(vocabulary) > Vocabulary.REDISTRIBUTED, pp, 1)
+    embedding = _slice_operators(embedding_operators(model, shape), slices, rows=slices)
     ends = {
-        "embedding": (
-            _slice_operators(embedding_operators(model, shape), slices, rows=slices),
-            embedding_communications(shape),
-        ),
+        "embedding": (embedding, embedding_communications(shape)),
         "head": (_slice_operators(head_operators(model, shape), slices), head_communications(shape)),
         "mtp": (mtp_projection_operators(model, shape), mtp_projection_communications(model, shape)),
     }

@@ -8,7 +8,6 @@ hold a range of prices, such as ``2.00-2.50``. A device without a price has no c
 
 from __future__ import annotations
 
-import csv
 import math
 import os
 import re
@@ -20,6 +19,7 @@ from costmodel.errors import SpecError, did_you_mean
 from costmodel.quantities import COUNT, PER_HOUR, RATE, finite, whole
 from costmodel.record import record
 from costmodel.validation import shown
+from planner.jobs.document import open_csv
 
 PRICE, DEVICE, PROVIDER, CURRENCY = "price_per_hour", "device", "provider", "currency"
 LEAST, MOST, INTERCONNECT = "least_devices", "most_devices", "interconnect"
@@ -154,24 +154,16 @@ def read_prices(path: str | os.PathLike[str]) -> PriceList:
 
 def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, str]]]:
     """Yield the place and the cells of each row, without empty cells."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.reader(stream, strict=True)
-            header = [name.strip() for name in next(reader, [])]
-            _check_header(header, path)
-            for number, cells in enumerate(filter(None, reader), start=1):
-                where = f"{path}, line {reader.line_num}"
-                if len(cells) > len(header):
-                    raise SpecError(where, f"has {len(cells)} cells, the header {len(header)}.")
-                if number > MAX_ROWS:
-                    raise SpecError(where, f"a table has at most {MAX_ROWS:,} rows.")
-                yield where, {name: cell.strip() for name, cell in zip(header, cells, strict=False) if cell.strip()}
-    except FileNotFoundError:
-        raise SpecError(str(path), "no such file.") from None
-    except UnicodeDecodeError as error:
-        raise SpecError(str(path), f"is not text in UTF-8 (byte {error.start}).") from None
-    except (OSError, csv.Error) as error:
-        raise SpecError(str(path), f"cannot be read: {error}.") from None
+    with open_csv(path) as reader:
+        header = [name.strip() for name in next(reader, [])]
+        _check_header(header, path)
+        for number, cells in enumerate(filter(None, reader), start=1):
+            where = f"{path}, line {reader.line_num}"
+            if len(cells) > len(header):
+                raise SpecError(where, f"has {len(cells)} cells, the header {len(header)}.")
+            if number > MAX_ROWS:
+                raise SpecError(where, f"a table has at most {MAX_ROWS:,} rows.")
+            yield where, {name: cell.strip() for name, cell in zip(header, cells, strict=False) if cell.strip()}
 
 
 def _check_header(header: list[str], path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import csv
 import hashlib
 import json
 import os
@@ -29,6 +28,7 @@ from planner.jobs.document import (
     Place,
     Plain,
     mapping_from_python,
+    open_csv,
     parse,
     read_document,
     set_entry,
@@ -388,16 +388,8 @@ def _read_header(path: Path, cells: Sequence[str]) -> tuple[str, ...]:
 
 
 def _csv_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.reader(stream, strict=True)
-            yield from ((reader.line_num, cells) for cells in reader if cells)
-    except FileNotFoundError:
-        raise SpecError(str(path), "no such file.") from None
-    except UnicodeDecodeError as error:
-        raise SpecError(str(path), f"is not text in UTF-8 (byte {error.start}).") from None
-    except (OSError, csv.Error) as error:
-        raise SpecError(str(path), f"cannot be read: {error}.") from None
+    with open_csv(path) as reader:
+        yield from ((reader.line_num, cells) for cells in reader if cells)
 
 
 # --- one job -----------------------------------------------------------------------------------------------

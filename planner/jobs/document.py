@@ -7,11 +7,13 @@ aliases are refused, and size, depth and number of entries are limited.
 
 from __future__ import annotations
 
+import csv
 import difflib
 import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import field
 from io import BufferedIOBase
 from numbers import Integral, Real
@@ -221,6 +223,27 @@ def decode_file(
         return content.decode("utf-8-sig", errors)
     except UnicodeDecodeError as error:
         raise SpecError(source, f"is not text in UTF-8 (byte {error.start}).", "Save it as UTF-8.") from None
+
+
+@contextmanager
+def open_csv(path: Path) -> Iterator[Any]:
+    """
+    Open a table, as the reader of its rows.
+
+    Raises
+    ------
+    SpecError
+        If it cannot be read; also while its rows are.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            yield csv.reader(stream, strict=True)
+    except FileNotFoundError:
+        raise SpecError(str(path), "no such file.") from None
+    except UnicodeDecodeError as error:
+        raise SpecError(str(path), f"is not text in UTF-8 (byte {error.start}).") from None
+    except (OSError, csv.Error) as error:
+        raise SpecError(str(path), f"cannot be read: {error}.") from None
 
 
 def similar_files(path: Path) -> str:

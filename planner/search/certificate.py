@@ -76,7 +76,7 @@ class Certificate(Generic[Written]):
         certified: none is; not certified: it could not be asked; refuted: one is, or none is as fast, a fault of the
         planner.
     reason
-        Why it could not be asked; empty where it was.
+        Reason why it could not be asked; empty where it was.
     below_seconds
         The answer's step, than which none may be faster.
     num_decisions

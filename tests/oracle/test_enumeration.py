@@ -159,7 +159,7 @@ def chosen(problem: Problem, name: str, values: Any) -> list[Any]:
 
 
 def within_limits(problem: Problem, strategy: dict[str, Any], last: str) -> bool:
-    """Whether allow, limits and forbid, which have what is decided last, accept what is decided so far."""
+    """True if allow, limits and forbid, which have what is decided last, accept what is decided so far."""
     limits = problem.search
     return (
         (last not in limits.allow or strategy[last] in limits.allow[last])

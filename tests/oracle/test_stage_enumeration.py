@@ -426,7 +426,7 @@ def cost_ranks(facts: Facts, strategies: Iterable[Strategy], costs: dict[Any, An
 
 
 def keys_of(strategy: Strategy) -> list[tuple[Any, ...]]:
-    """What the cost of each rank depends on: the decisions that all ranks share come first."""
+    """Keys of all that the cost of each rank depends on: the decisions that all ranks share come first."""
     layout, pp = strategy.layout, strategy.pp
     assert layout is not None
     shared = tuple(value for name, value in strategy.decisions().items() if name not in staged.PER_RANK)

@@ -60,8 +60,8 @@ def test_poison_and_time_limits_touch_only_their_jobs(tmp_path):
 
 @pytest.mark.slow
 def test_workers_that_are_stopped_at_any_moment_are_gone(tmp_path):
-    """Before they have the job, while they begin and in the middle; no thread stumbles, nobody stays behind."""
-    before = set(children(os.getpid()))
+    """Before they have the job, while they begin and in the middle; no thread stumbles, none stays, no process either."""
+    before, threads = set(children(os.getpid())), set(threading.enumerate())
     stumbled = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(threading, "excepthook", stumbled.append)
@@ -69,6 +69,7 @@ def test_workers_that_are_stopped_at_any_moment_are_gone(tmp_path):
             pool = batch_work.pool(tmp_path, processes=1, timeout_seconds=timeout)
             [result] = run_jobs(pool, batch_work.jobs(0, "stuck"))
             assert result.status == JobStatus.TIMED_OUT
+            assert set(threading.enumerate()) == threads
 
     assert stumbled == []
     assert all(has_ended(pid) for pid in set(children(os.getpid())) - before if not is_tracker(pid))

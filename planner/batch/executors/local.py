@@ -34,6 +34,9 @@ MAX_STARTS = 5
 START_SECONDS = 120.0
 """Seconds for a worker to import its modules, on a busy machine."""
 
+STOP_SECONDS = 5.0
+"""Seconds that loky's threads have to end after their worker."""
+
 PARENT_SECONDS = 1.0
 """Seconds between two checks of a worker that its parent is alive."""
 
@@ -158,7 +161,8 @@ class Worker:
 
         loky's ``shutdown(kill_workers=True)`` drops pending jobs before its thread has read them: the thread ends with
         a KeyError, and the worker stays (joblib 1.6.0, ``_ExecutorManagerThread``). A worker that is killed from
-        outside is a case that loky handles.
+        outside is a case that loky handles. loky's threads hold the semaphores and do not end with the main thread:
+        one that is cut off while it removes them leaves a warning of leaked semaphores.
         """
         with self._lock:
             pool, self._pool = self._pool, None
@@ -168,7 +172,10 @@ class Worker:
             if process.is_alive():
                 with suppress(ProcessLookupError):
                     os.kill(process.pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+        threads = [pool._executor_manager_thread, getattr(pool._call_queue, "_thread", None)]
         pool.shutdown(wait=False)
+        for thread in filter(None, threads):
+            thread.join(STOP_SECONDS)
 
 
 def _submit(pool: ProcessPoolExecutor, function: Callable[..., Any], *arguments: object) -> Future[Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from contextlib import contextmanager
-from functools import cache
 
 import pytest
 
@@ -137,33 +136,42 @@ def files(chromium, tmp_path_factory):
 @contextmanager
 def opening(chromium, files):
     """Yield a function that opens a page as a file without a network; the page says what its console says."""
-    contexts = []
+    # One tab for all pages, since a tab has a process of its own, which costs more than most pages do.
+    context = chromium.new_context(offline=True)
+    page = context.new_page()
+    page.said = []
+    page.on("console", lambda message: page.said.append(message.text))
+    page.on("pageerror", lambda error: page.said.append(str(error)))
 
-    def open_page(name, width=1400, height=900, **options):
-        context = chromium.new_context(viewport={"width": width, "height": height}, offline=True, **options)
-        contexts.append(context)
-        page = context.new_page()
-        page.said = []
-        page.on("console", lambda message: page.said.append(message.text))
-        page.on("pageerror", lambda error: page.said.append(str(error)))
+    def open_page(name, width=1400, height=900, **features):
+        page.goto("about:blank")
+        page.said.clear()
+        page.mouse.move(0, 0)
+        page.set_viewport_size({"width": width, "height": height})
+        page.emulate_media(media="null", **{"color_scheme": "light", "reduced_motion": "no-preference", **features})
         page.goto(files(name).as_uri())
         page.wait_for_selector("html[data-drawn-milliseconds]", state="attached")
         return page
 
     yield open_page
-    for context in contexts:
-        context.close()
+    context.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def opened(chromium, files):
-    """Opens a page for one test."""
+    """Opens a page for one test, in place of the one before."""
     with opening(chromium, files) as open_page:
         yield open_page
 
 
 @pytest.fixture(scope="session")
-def seen(chromium, files):
-    """Each page on a desk, opened once for the tests that only look at it."""
+def seen_tab(chromium, files):
+    """Opens pages that several tests look at."""
     with opening(chromium, files) as open_page:
-        yield cache(lambda name: open_page(name, reduced_motion="reduce"))
+        yield open_page
+
+
+@pytest.fixture(scope="module", params=PAGES)
+def seen(seen_tab, request):
+    """Each page on a desk, opened once for all tests of a module that leave it as it is."""
+    return seen_tab(request.param, reduced_motion="reduce")

@@ -38,32 +38,38 @@ def violations(page):
     return [(one["impact"], one["id"], one["nodes"][0]["target"]) for one in response["violations"]]
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (400, "dark")])
-@pytest.mark.parametrize("name", PAGES)
-def test_everybody_can_read_it(opened, name, width, scheme):
-    """The console and axe say nothing, nothing is ever wider than the window: folded when light, unfolded when dark."""
-    page = opened(name, width, color_scheme=scheme)
-    if scheme == "dark":
-        page.evaluate(OPEN_ALL)
-
+def look_at(page):
+    """See that axe and the console say nothing, and that nothing is wider than any window."""
     assert violations(page) == []
-    for each in WIDTHS:
-        page.set_viewport_size({"width": each, "height": 900})
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 900})
         page.evaluate(TWO_FRAMES)
-        assert page.evaluate(OVER) == 0, each
+        assert page.evaluate(OVER) == 0, width
     assert page.said == []
 
 
+def test_everybody_can_read_it(seen):
+    """On a desk, light and folded; the last width is the first one again."""
+    look_at(seen)
+
+
 @pytest.mark.parametrize("name", PAGES)
-def test_every_figure_is_drawn(seen, name):
+def test_everybody_can_read_it_in_the_dark(opened, name):
+    """On a phone, unfolded."""
+    page = opened(name, 400, color_scheme="dark")
+    page.evaluate(OPEN_ALL)
+
+    look_at(page)
+
+
+def test_every_figure_is_drawn(seen):
     """Boxes, SVG or a canvas in each, in time; figures of other plans are drawn when they are chosen."""
-    page = seen(name)
-    empty = page.evaluate(
+    empty = seen.evaluate(
         "[...document.querySelectorAll('figure')].filter((one) => !one.querySelector('.bars, .canvas')).length"
     )
-    drawn = int(page.evaluate("document.documentElement.dataset.drawnMilliseconds"))
+    drawn = int(seen.evaluate("document.documentElement.dataset.drawnMilliseconds"))
 
-    assert page.locator("figure").count() > 0
+    assert seen.locator("figure").count() > 0
     assert empty == 0
     assert drawn < MOST_MILLISECONDS
 
@@ -78,47 +84,41 @@ BAD_TICKS = """[...document.querySelectorAll('figure svg')].flatMap((drawing) =>
 CLIPPED = "[...document.querySelectorAll('.scroll')].filter((one) => one.scrollWidth > one.clientWidth).length"
 
 
-@pytest.mark.parametrize("name", ["a_study_of_features", "a_study_of_reliability", "a_study_of_scale"])
-def test_studies_are_read_as_they_are(seen, name):
+@pytest.mark.parametrize("seen", [name for name in PAGES if "study" in name], indirect=True)
+def test_studies_are_read_as_they_are(seen):
     """Ticks differ and keep clear of titles and edges; on a desk no column of a table is hidden behind an edge."""
-    page = seen(name)
-
-    assert page.evaluate(BAD_TICKS) == []
-    assert page.evaluate(CLIPPED) == 0
+    assert seen.evaluate(BAD_TICKS) == []
+    assert seen.evaluate(CLIPPED) == 0
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_figures_have_words(seen, name):
+def test_figures_have_words(seen):
     """Each has a caption, each drawing a name; each mark of an interval has its ends in words beside the bar."""
-    page = seen(name)
-    drawings = page.locator("figure svg, figure canvas")
+    drawings = seen.locator("figure svg, figure canvas")
     labels = [drawings.nth(index).get_attribute("aria-label") for index in range(drawings.count())]
-    captions = page.locator("figure > figcaption").all_inner_texts()
-    bars = page.locator(".bar-row:has(.whisker)").all_text_contents()
+    captions = seen.locator("figure > figcaption").all_inner_texts()
+    bars = seen.locator(".bar-row:has(.whisker)").all_text_contents()
 
-    assert page.locator("figure").count() == len(captions)
+    assert seen.locator("figure").count() == len(captions)
     assert all(labels)
     assert [text for text in bars if "80%: " not in text] == []
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_structure(seen, name):
+def test_structure(seen):
     """A language, one first heading, no level left out, landmarks, headers and captions of tables; nothing moves."""
-    page = seen(name)
-    levels = page.eval_on_selector_all("h1, h2, h3, h4", "(found) => found.map((one) => Number(one.tagName[1]))")
-    tables = page.locator("table").count()
-    moving = page.evaluate(
+    levels = seen.eval_on_selector_all("h1, h2, h3, h4", "(found) => found.map((one) => Number(one.tagName[1]))")
+    tables = seen.locator("table").count()
+    moving = seen.evaluate(
         "[...document.querySelectorAll('*')].filter((one) => { const style = getComputedStyle(one);"
         " return style.transitionDuration !== '0s' || style.animationName !== 'none'; }).length"
     )
 
-    assert page.locator("html").get_attribute("lang") == "en"
+    assert seen.locator("html").get_attribute("lang") == "en"
     assert levels[0] == 1
     assert levels.count(1) == 1
     assert all(after - before <= 1 for before, after in pairwise(levels))
-    assert [page.locator(each).count() for each in ("header", "nav", "main")] == [1, 1, 1]
-    assert page.locator("table > caption").count() == tables > 0
-    assert page.locator("th:not([scope])").count() == 0
+    assert [seen.locator(each).count() for each in ("header", "nav", "main")] == [1, 1, 1]
+    assert seen.locator("table > caption").count() == tables > 0
+    assert seen.locator("th:not([scope])").count() == 0
     assert moving == 0
 
 

@@ -107,7 +107,6 @@ def test_no_file_names_a_place_on_a_machine():
 # --- the code --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_functions_fit_on_a_screen():
     """Fifty lines of code are enough for one thought."""
     sizes = {

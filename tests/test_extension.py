@@ -577,13 +577,13 @@ def example_job(extend: Extend) -> Steps:
 # --- the table -------------------------------------------------------------------------------------------------
 
 TOGETHER: dict[str, tuple[Callable[[Extend], Steps], ...]] = {
-    "catalog": (
+    "catalog and releases": (
         *(device, model_of_a_known_family, model_family, precision, gpu_generation, layer_kind),
         source_of_operator_times,
+        *(release_of_a_framework, setting_of_a_framework, token_dispatcher, pipeline_schedule),
     ),
-    "releases": (release_of_a_framework, setting_of_a_framework, token_dispatcher, pipeline_schedule),
-    "decision": (decision_a_feature, report_format, command, option_of_a_command, public_name, example_job),
-    "reports": (
+    "decision and reports": (
+        *(decision_a_feature, report_format, command, option_of_a_command, public_name, example_job),
         *(entry_of_the_job_file, figure_in_the_report, export_target, entry_of_a_batch_s_lines, backend_of_batches),
     ),
     "rule": (rule_of_the_mathematics_or_the_hardware, formula_or_a_rival_of_one),

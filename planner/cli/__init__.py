@@ -51,7 +51,7 @@ COMMANDS = {
 }
 """The file of each command, with its ``add_<command>_options`` and ``run_<command>``, and its help."""
 
-FORMER = {
+OTHER_WORDS = {
     "compare": "explain",
     "fit": "calibrate",
     "top": "batch",
@@ -59,27 +59,13 @@ FORMER = {
     "support": "catalog support",
     "schema": "catalog schemas",
     "mcp": "serve --mcp",
-    "skill": "catalog skill",
     "completion": "--completion bash",
-}
-"""Former commands, each with the one that answers its question now."""
-
-FORMER_OPTIONS = {
     "--price": "costs.price_per_device_hour=N",
     "--target": "search.target=NAME",
     "--top": "top=N",
     "--fastest": "search.fastest=true",
-    "--bold": "search.evidence=any",
-    "--all-variants": "variants=all",
-    "--full": "--format table",
-    "--perfetto": "--format perfetto",
-    "--sequence-length": "sequence_length=N",
-    "--attention": "attention=causal",
-    "--facts": "--device NAME",
-    "--out": "-o DIR",
-    "--call-limit": "--time-limit S",
 }
-"""Former options, each with the words that say it now."""
+"""Words that people try for a command or an option, each with what is to be written."""
 
 SHELLS = ("bash", "zsh")
 
@@ -166,8 +152,8 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         word = next((one for one in unknown if one.startswith("-")), (unknown or rest)[0]).partition("=")[0]
         known = list(_options(parser, argv))
         hint = f"Write {word} after the command." if word in known else suggestion(word, known)
-        if word in FORMER_OPTIONS:
-            hint = f"Write {FORMER_OPTIONS[word]}."
+        if word in OTHER_WORDS:
+            hint = f"Write {OTHER_WORDS[word]}."
         raise UsageError(f"unrecognized arguments: {' '.join(unknown or rest)}", hint, parser.format_usage().rstrip())
     arguments.words = list(argv)
     if rest:
@@ -232,8 +218,8 @@ class Parser(argparse.ArgumentParser):
         """Refuse arguments."""
         choices = re.match(r".*invalid choice: '(.*)' \(choose from (.*)\)$", message, flags=re.DOTALL)
         word = choices[1] if choices else ""
-        if word in FORMER and self.prog == "planner":
-            raise SpecError(f"planner {word}", "is no command any more.", f"Write: planner {FORMER[word]}.")
+        if word in OTHER_WORDS and self.prog == "planner":
+            raise SpecError(f"planner {word}", "is no command.", f"Write: planner {OTHER_WORDS[word]}.")
         hint = suggestion(word, re.findall(r"'([^']+)'", choices[2])) if choices else ""
         raise UsageError(message, hint, self.format_usage().rstrip())
 

@@ -13,19 +13,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from costmodel.facts.reliability import Costs
 from planner.jobs.cluster import exists
 from planner.jobs.document import Plain, parse
-from planner.jobs.entries import ClusterSection, Job, ReliabilitySection, SearchSection, TrainingSection
-
-SECTIONS: Mapping[str, type] = {
-    "cluster": ClusterSection,
-    "training": TrainingSection,
-    "reliability": ReliabilitySection,
-    "costs": Costs,
-    "search": SearchSection,
-}
-"""Sections whose entries are all shown."""
+from planner.jobs.entries import RECORDS, Job
 
 HEAD = """\
 Entries that are commented out show their defaults. Every entry: planner catalog schemas job.
@@ -45,7 +35,7 @@ def descriptions(record_type: type) -> dict[str, str]:
     """
     Read the description of each field from the docstring of a record.
 
-    >>> descriptions(TrainingSection)["sequence_length"].partition(";")[0]
+    >>> descriptions(RECORDS["training"])["sequence_length"].partition(";")[0]
     'Tokens per sequence'
     """
     lines = (inspect.getdoc(record_type) or "").partition("Parameters\n----------\n")[2].splitlines()
@@ -81,7 +71,7 @@ def write_commented(
     lines = [*_comment(title, ""), *(f"# {line}" for line in HEAD.splitlines())]
     for entry in fields(Job):
         lines += ["", *_comment(texts[entry.name], "")]
-        section = SECTIONS.get(entry.name)
+        section = RECORDS.get(entry.name)
         given = document.get(entry.name)
         if section is None:
             lines.append(_entry(entry, document, ""))

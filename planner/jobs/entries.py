@@ -346,6 +346,18 @@ class Job:
 SECTIONS = tuple(one.name for one in fields(Job))
 """Entries at the top of a job file."""
 
+RECORDS: Mapping[str, type] = {
+    "cluster": ClusterSection,
+    "training": TrainingSection,
+    "reliability": ReliabilitySection,
+    "costs": Costs,
+    "search": SearchSection,
+}
+"""Sections of a job file, each with the record of its entries."""
+
+KEYS = {one.name: f"{section}.{one.name}" for section, record in RECORDS.items() for one in fields(record)}
+"""Entries of these sections by their own name."""
+
 OPTIONS = {
     "batch": "training.global_batch_size",
     "sequence": "training.sequence_length",

@@ -20,7 +20,7 @@ from costmodel.strategy import DECISIONS, FLAGS, INSIDE, MODULES_OF, Recompute, 
 from costmodel.tables import Facts
 from costmodel.validation import shown
 from planner.jobs.document import entry_path, parse, plain_value, require_one_of
-from planner.jobs.entries import SECTIONS
+from planner.jobs.entries import KEYS, SECTIONS
 from planner.jobs.strategy_file import (
     ALWAYS_SAID,
     ANY,
@@ -401,7 +401,8 @@ def _split(text: str, where: str, others: Sequence[str]) -> tuple[str, str]:
     known = {one.lower(): one for one in NAMES}
     own = known.get(name.lower().removeprefix(SETTINGS))
     if own is None and equals:
-        raise SpecError(entry_path(where, name), "no such decision.", did_you_mean(name, (*DECISIONS, *NAMES, *others)))
+        hint = f"Write {KEYS[name]}={value}." if name in KEYS else did_you_mean(name, (*DECISIONS, *NAMES, *others))
+        raise SpecError(entry_path(where, name), "no such decision.", hint)
     if own is None:
         raise unknown_word(text)
     if not value:

@@ -13,7 +13,7 @@ import difflib
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, fields, replace
+from dataclasses import field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -35,7 +35,7 @@ from costmodel.tables import Facts
 from costmodel.validation import shown
 from planner.jobs.cluster import CATALOG, Fitted, device_path
 from planner.jobs.document import decision_value, nest_entries, parse_count, similar_files
-from planner.jobs.entries import Job, kinds
+from planner.jobs.entries import SECTIONS, kinds
 from planner.jobs.problem import Problem, load
 from planner.jobs.strategy_file import StrategyFile, complete_strategy, read_given, require_features
 
@@ -178,10 +178,6 @@ COLUMNS = (
 
 """Columns besides keys of a job; other columns without a dot are comments."""
 
-SECTIONS = tuple(one.name for one in fields(Job))
-
-"""First words of the keys of a job."""
-
 PLANNED = "planned"
 
 """Kind of a run that was not measured yet; ``planner calibrate`` orders these by their information."""
@@ -190,7 +186,7 @@ KINDS = ("pretrain", "proxy", "finetune", "adapters", "oom", "component", PLANNE
 
 MEMORY_KINDS = ("allocated", "reserved", "nvidia-smi", "unspecified")
 
-FORMER = {
+SHORT_NAMES = {
     "gpu": "cluster.device",
     "n_gpus": "cluster.num_devices",
     "seq_len": "training.sequence_length",
@@ -204,9 +200,7 @@ FORMER = {
     "step_time_s": "step_seconds",
 }
 
-"""Columns of the tables of 0.1, which identify such a table, and their present names."""
-
-CONVERTER = "python -m benchmarks.measured_runs --runs OLD.csv -o FOLDER, in the project's checkout, converts a table."
+"""Names that people give to columns, each with the column that is read; as a comment its cells would be lost."""
 
 FLAGS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
 
@@ -353,21 +347,17 @@ def is_job_key(column: str) -> bool:
 
 
 def _require_columns(columns: Sequence[str], where: str) -> None:
+    if short := [column for column in columns if column in SHORT_NAMES]:
+        hint = f"Write {', '.join(SHORT_NAMES[column] for column in short)}."
+        raise SpecError(f"{where}: {', '.join(short)}", "no such column.", hint)
     missing = [column for column in REQUIRED if column not in columns]
-    former = [column for column in FORMER if column in columns]
-    if missing and len(former) > 1:
-        renamed = ", ".join(f"{column} -> {FORMER[column]}" for column in former)
-        raise SpecError(where, f"has columns of an older format, which were renamed: {renamed}.", CONVERTER)
     if missing:
         problem = f"no such column; {len(missing)} of {len(REQUIRED)} are missing."
         raise SpecError(f"{where}: {missing[0]}", problem, did_you_mean(missing[0], columns))
-    known = {*COLUMNS}
     for column in columns:
         if "." in column and not is_job_key(column):
             section = column.partition(".")[0]
             raise SpecError(f"{where}: {column}", "is not a key of a job file.", did_you_mean(section, SECTIONS))
-        if column in FORMER and column not in known:
-            raise SpecError(f"{where}: {column}", f"is called {FORMER[column]} now.")
 
 
 def _records(reader: csv.DictReader[str]) -> Iterator[Mapping[str, str] | csv.Error]:

@@ -60,7 +60,7 @@ def test_poison_and_time_limits_touch_only_their_jobs(tmp_path):
 
 @pytest.mark.slow
 def test_workers_that_are_stopped_at_any_moment_are_gone(tmp_path):
-    """Before they have the job, while they begin and in the middle; no thread stumbles, none stays, no process either."""
+    """Before they have the job, while they begin and in the middle; no thread stumbles, no thread or process stays."""
     before, threads = set(children(os.getpid())), set(threading.enumerate())
     stumbled = []
     with pytest.MonkeyPatch.context() as patch:

@@ -20,7 +20,7 @@ from planner import estimate, load
 from planner.cli import main
 from planner.jobs.cluster import Fitted, device_text
 from planner.jobs.document import read_mapping
-from planner.jobs.run_jobs import CONVERTER, References, read, references
+from planner.jobs.run_jobs import References, read, references
 from planner.measure.calibrate import advice
 from planner.measure.calibrate.advice import _candidates
 from planner.measure.calibrate.calibrate import (
@@ -497,28 +497,17 @@ def test_the_device_to_start_from_may_be_called_as_the_driver_calls_it(tmp_path,
     assert "2 runs of h100-80gb-sxm fitted" in capsys.readouterr().out
 
 
-def test_a_table_in_the_former_columns_is_refused_with_what_they_are_called_now(tmp_path, capsys):
-    """And with the program that converts it; nothing is written."""
-    path = tmp_path / "old.csv"
-    path.write_text(
-        "id,gpu,n_gpus,model,seq_len,gbs,mbs,tp,pp,step_time_s\na,h100-80g-sxm,8,llama3-8b,8192,64,1,1,1,9\n"
-    )
+def test_a_table_of_short_names_is_refused_with_what_to_write(tmp_path, capsys):
+    """All of them at once; nothing is written."""
+    path = tmp_path / "short.csv"
+    path.write_text("id,gpu,n_gpus,model,seq_len,step_time_s\na,h100-80g-sxm,8,llama3-8b,8192,9\n")
 
     code = command(path, tmp_path / "mine.yaml")
 
     err = capsys.readouterr().err
     assert code == 2
-    assert "gpu -> cluster.device, n_gpus -> cluster.num_devices, seq_len -> training.sequence_length" in err
-    assert CONVERTER in err
+    assert "gpu, n_gpus, seq_len, step_time_s: no such column. Write cluster.device, cluster.num_devices, tra" in err
     assert not (tmp_path / "mine.yaml").exists()
-
-
-def test_systems_are_an_option_no_longer(tmp_path, capsys):
-    """Devices that the catalog has not are files, named in ``cluster.device``."""
-    code = command(tmp_path / "runs.csv", tmp_path / "mine.yaml", "--systems", "systems.yaml")
-
-    assert code == 2
-    assert "unrecognized arguments: --systems" in capsys.readouterr().err
 
 
 @pytest.mark.slow

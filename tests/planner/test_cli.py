@@ -15,6 +15,7 @@ from planner import cli
 from planner.cli import output
 from planner.cli.arguments import EXIT_BROKEN_PIPE
 from planner.cli.plan import UNUSED_STRATEGY
+from planner.jobs.problem import load
 from tests.cases import in_one_case, read_table
 from tests.planner.test_job import JOB_TEXT, JOBS
 
@@ -139,29 +140,24 @@ def test_commands_and_options_are_few():
     assert len(pairs) + len(own) - 1 <= 110
 
 
-@pytest.mark.parametrize(("word", "now"), cli.FORMER.items())
-def test_a_former_command_says_its_new_form(word, now, capsys):
-    """One message, exit code 2; the new form is a command with options that exist."""
+@in_one_case(("word", "words"), [one for one in cli.OTHER_WORDS.items() if not one[0].startswith("-")])
+def test_another_word_for_a_command_says_what_to_write(word, words, capsys):
+    """One message, exit code 2; what to write is a command with options that exist."""
     assert cli.main([word, "job.yaml"]) == 2
-    assert capsys.readouterr().err == f"planner: planner {word}: is no command any more. Write: planner {now}.\n"
-    assert cli.main([*now.split(), "--help"]) == 0
+    assert capsys.readouterr().err == f"planner: planner {word}: is no command. Write: planner {words}.\n"
+    assert cli.main([*words.split(), "--help"]) == 0
 
 
-@in_one_case(
-    ("command", "option", "now"),
-    [
-        ("plan", "--top", "top=N"),
-        ("estimate", "--full", "--format table"),
-        ("serve", "--call-limit", "--time-limit S"),
-        ("catalog", "--attention", "attention=causal"),
-    ],
-)
-def test_a_former_option_says_its_new_form(command, option, now, capsys):
-    """Another option of a similar name (``--tokens`` for ``--top``) is no answer to the same question."""
-    assert cli.main([command, "job.yaml", option]) == 2
+@in_one_case(("word", "words"), [one for one in cli.OTHER_WORDS.items() if one[0].startswith("-")])
+def test_an_option_for_an_entry_of_the_job_says_the_entry(word, words, capsys):
+    """Another option of a similar name (``--tokens`` for ``--top``) answers another question; the entry exists."""
+    assert cli.main(["plan", "job.yaml", word]) == 2
     shown = capsys.readouterr().err
-    assert f"{option}. Write {now}.\n" in shown
+    assert f"{word}. Write {words}.\n" in shown
     assert "Did you mean" not in shown
+    key, _, value = words.partition("=")
+    given = {"N": "3", "NAME": "megatron-lm"}.get(value, value)
+    assert load(JOBS / "llama3-8b-8xh100.yaml", [f"{key}={given}"])
 
 
 def test_a_plan_is_exported_once(capsys):

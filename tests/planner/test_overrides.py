@@ -92,6 +92,7 @@ def test_decisions_become_numbers():
 
 BAD_DECISIONS = [
     ("tpp=8", "strategy.tpp: no such decision. Did you mean 'tp'?"),
+    ("global_batch_size=64", "no such decision. Write training.global_batch_size=64."),
     ("tp=eight", "strategy.tp: expected a whole number, got 'eight'."),
     ("tp", "'tp': has no value. Write TP2."),
     ("recompute=ful", "(the latter may be joined by +), got 'ful'. Did you mean 'full'?"),

@@ -7,7 +7,7 @@ import csv
 import pytest
 
 from costmodel.errors import SpecError
-from planner.jobs.run_jobs import CONVERTER, FORMER, REQUIRED, RejectedRow, Run, plain, read, references
+from planner.jobs.run_jobs import REQUIRED, SHORT_NAMES, RejectedRow, Run, plain, read, references
 from planner.measure.runs.predictions import Prediction
 from tests.builders_runs import GOOD, a_file, a_run, results_of, rows_of
 from tests.cases import in_one_case, read_table
@@ -97,24 +97,11 @@ def test_columns_of_no_section_of_a_job_are_refused(tmp_path):
     assert isinstance(rows_of(tmp_path, {"operator": "somebody"})[0], Run)
 
 
-def test_a_table_in_the_former_columns_is_refused_with_what_they_are_called_now(tmp_path):
-    """Every one of them that it has, and the program that converts it."""
-    path = a_file(tmp_path, columns=("id", "model", "gpu", "n_gpus", "tp", "step_time_s"))
-
-    with pytest.raises(SpecError) as error:
-        list(read(path))
-
-    assert "gpu -> cluster.device, n_gpus -> cluster.num_devices, tp -> strategy.tp, step_time_s -> step_seconds" in (
-        str(error.value)
-    )
-    assert str(error.value).endswith(CONVERTER)
-
-
-@in_one_case("column", FORMER)
-def test_a_former_column_among_todays_is_not_overlooked(tmp_path, column):
-    """Its cells would silently be nobody's."""
-    with pytest.raises(SpecError, match=f"{column}: is called {FORMER[column]} now."):
-        rows_of(tmp_path, {column: "1"})
+@in_one_case("column", SHORT_NAMES)
+def test_a_short_name_of_a_column_is_not_overlooked(tmp_path, column):
+    """Its cells would silently be a comment; all such names of a table are told at once."""
+    with pytest.raises(SpecError, match=f"{column}: no such column. Write .*{SHORT_NAMES[column]}.$"):
+        rows_of(tmp_path, {"dtype": "bf16", column: "1"})
 
 
 def test_rows_without_the_cells_of_a_layout_are_skipped(tmp_path):

@@ -6,10 +6,24 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import pytest
 
 from costmodel.facts.calibration import SampledOperator, Samples
+from planner.measure.sample import run
 from planner.measure.sample.bench import least_flops, moved_bytes
 from planner.measure.sample.samples import OPERATORS, Machine, Point, Sample, Sizes, Timing
+from planner.measure.sample.timing import Limits
+
+QUICK = Limits(seconds=0.01, enough_repeats=3)
+"""Limits of a point whose time is not of interest."""
+
+
+def shorten_runs(monkeypatch: pytest.MonkeyPatch, num_points: int) -> None:
+    """Let a run measure only its first points, each quickly: it ends with them, not with its budget."""
+    choose = run.points_to_measure
+    monkeypatch.setattr(run, "points_to_measure", lambda *given, **named: choose(*given, **named)[:num_points])
+    monkeypatch.setattr(run, "Limits", lambda: QUICK)
+
 
 FLOPS_PER_SECOND, BYTES_PER_SECOND, LEAST_SECONDS = 4e14, 1.5e12, 5e-6
 """What the machine reaches with large matmuls, with large copies, and with the smallest kernel."""

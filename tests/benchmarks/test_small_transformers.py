@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib.util
 import math
 import multiprocessing
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 import pytest
 
@@ -18,6 +20,8 @@ from costmodel.models.flops import forward_attention_flops, forward_matmul_flops
 from planner.jobs.problem import load
 from planner.measure.sample.samples import Machine, Point, Sample, Sizes, Timing
 from tests.cases import in_one_case
+
+T = TypeVar("T")
 
 needs_torch = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None, reason="the extra 'sample' is not installed"
@@ -157,10 +161,7 @@ class TestTransformer:
         """Over gloo; one rank has the batches of both as micro-batches."""
         import torch
 
-        context = multiprocessing.get_context("spawn")
-        with context.Pool(2) as pool:
-            arguments = [(rank, str(tmp_path / "store"), replace(DENSE, dp=2)) for rank in (0, 1)]
-            by_rank = pool.starmap(gradients_of_a_rank, arguments, chunksize=1)
+        by_rank = on_two_ranks(gradients_of_a_rank, str(tmp_path / "store"), replace(DENSE, dp=2))
         alone = Training(replace(DENSE, num_microbatches=2))
         alone.gradients()
 
@@ -176,6 +177,14 @@ class TestTransformer:
             training.step()
 
         assert training.gradients() < first
+
+
+def on_two_ranks(function: Callable[..., T], *given: object) -> list[T]:
+    """Call a function with each rank, in processes forked from one that has imported torch once."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch.distributed", "torch.nn.parallel", __name__])
+    with context.Pool(2) as pool:
+        return pool.starmap(function, [(rank, *given) for rank in (0, 1)], chunksize=1)
 
 
 def gradients_of_a_rank(rank: int, store: str, one: Configuration) -> dict[str, list]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from benchmarks.traces.recorded.configurations import TracedConfiguration, trace
 from benchmarks.traces.recorded.folder import Index, Recording, Stay, Steps, read_recorded, write_index
 from costmodel.errors import SpecError
 from planner.jobs.problem import load
-from tests.benchmarks.test_small_transformers import needs_torch
+from tests.benchmarks.test_small_transformers import needs_torch, on_two_ranks
 from tests.cases import in_one_case
 
 SMALL = TracedConfiguration(
@@ -241,9 +240,7 @@ def assert_same_gradients(folder: Path, spread: TracedConfiguration, alone: Trac
     """Of all weights, whichever rank has them."""
     import torch
 
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(2) as pool:
-        by_rank = pool.starmap(gradients_of, [(rank, str(folder / "store"), spread) for rank in (0, 1)], chunksize=1)
+    by_rank = on_two_ranks(gradients_of, str(folder / "store"), spread)
     expected = gradients_of(0, "", alone)
     assert {name for found in by_rank for name in found} == set(weight_shapes(alone)) == expected.keys()
     for name, gradient in (pair for found in by_rank for pair in found.items()):

@@ -19,6 +19,7 @@ from planner.measure.sample.ranks import LostRankError
 from planner.measure.sample.run import Counts
 from planner.measure.sample.table import read_samples
 from tests.builders_job import a_document
+from tests.builders_samples import shorten_runs
 
 MODEL = {
     **{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": 256, "max_position_embeddings": 128},
@@ -157,11 +158,12 @@ class TestEnds:
         assert main(["sample", "-o", str(table)]) == 0
         assert capsys.readouterr() == ("", "")
 
-    def test_a_real_run_for_a_job(self, table, job, capsys):
+    def test_a_real_run_for_a_job(self, table, job, capsys, monkeypatch):
         """The job's own matmuls are in the table, after a few constants of the device."""
         pytest.importorskip("torch", reason="the extra 'sample' is not installed")
+        shorten_runs(monkeypatch, 12)
 
-        assert main(["sample", "--for", str(job), "--device", "cpu", "--budget", "15s", "-o", str(table)]) == 0
+        assert main(["sample", "--for", str(job), "--device", "cpu", "--budget", "60s", "-o", str(table)]) == 0
 
         matmuls = {one.point.sizes for one in read_samples(table) if one.point.operator == "matmul"}
         assert any((one.n, one.k) in {(128, 64), (256, 64), (64, 64), (64, 128)} for one in matmuls)

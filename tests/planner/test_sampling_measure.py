@@ -23,9 +23,7 @@ from planner.measure.sample.run import (  # noqa: E402
 )
 from planner.measure.sample.samples import OPERATORS, Point, Sizes, Timing  # noqa: E402
 from planner.measure.sample.table import read_samples  # noqa: E402
-from planner.measure.sample.timing import Limits  # noqa: E402
-
-QUICK = Limits(seconds=0.01, enough_repeats=3)
+from tests.builders_samples import QUICK, shorten_runs  # noqa: E402
 
 MATMUL = {"batch": 3, "m": 24, "n": 16, "k": 8}
 HEADS = {"heads": 4, "kv_heads": 2, "qk_head_dim": 16, "v_head_dim": 16, "causal": True}
@@ -279,18 +277,22 @@ def test_the_machine_says_its_threads(sampler):
     assert sampler.machine.device
 
 
-def test_a_real_run_on_the_cpu(tmp_path):
-    """Three seconds measure some points; a second run of the same knows them and goes on."""
+def test_a_real_run_on_the_cpu(tmp_path, monkeypatch):
+    """Some points are measured; a second run of the same knows them and goes on."""
     path, lines = tmp_path / "samples.csv", []
     started = time.monotonic()
 
-    first = sample_operators(path, budget_seconds=3, device="cpu", progress=lines.append)
-    second = sample_operators(path, budget_seconds=1, device="cpu")
+    with monkeypatch.context() as patches:
+        shorten_runs(patches, 4)
+        first = sample_operators(path, budget_seconds=50, device="cpu", progress=lines.append)
+    shorten_runs(monkeypatch, 6)
+    second = sample_operators(path, budget_seconds=50, device="cpu")
 
     assert time.monotonic() - started < 60
     assert first.measured >= 2
     assert first.known == 0
     assert second.known == first.measured
+    assert second.measured > 0
     assert len(read_samples(path)) == first.measured + second.measured
     assert len(lines) >= first.measured
     rates = [2 * 512**3 / one.timing.seconds for one in read_samples(path) if one.point.operator == "matmul"]

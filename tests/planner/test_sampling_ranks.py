@@ -12,12 +12,14 @@ from types import SimpleNamespace
 import pytest
 
 from costmodel.errors import SpecError
+from planner.cli import main
 from planner.measure.sample.ranks import Group, _free_port, group_sizes, joined_ranks, members_of, read_place
 from planner.measure.sample.samples import COLLECTIVES, Point, Sizes
 from planner.measure.sample.shapes import filling_messages, job_shapes, message_points, points_to_measure
 from planner.measure.sample.table import read_samples
 from planner.measure.sample.timing import BesideClock, DeviceClock, HostClock
 from tests.builders_problem import a_problem
+from tests.builders_samples import QUICK, shorten_runs
 from tests.cases import in_one_case
 
 ROOT = Path(__file__).parents[2]
@@ -256,7 +258,7 @@ class TestProcesses:
         with other_process(LACKS_MEMORY) as ranks:
             sampler = Sampler("cpu", ranks)
             skipped = sampler.measure(a_message(nbytes=8192))
-            times = {name: sampler.measure(a_message(name)) for name in COLLECTIVES}
+            times = {name: sampler.measure(a_message(name), QUICK) for name in COLLECTIVES}
             wide = sampler.measure(a_message(dtype="fp8"))
             odd = sampler.measure(a_message(nbytes=4097))
             absent = sampler.measure(a_message(ranks=4))
@@ -286,8 +288,11 @@ class TestProcesses:
         monkeypatch.setattr("planner.measure.sample.ranks.os.cpu_count", lambda: 2)
         path = tmp_path / "samples.csv"
 
-        first = sample_operators(path, budget_seconds=6, device="cpu", ranks=2)
-        second = sample_operators(path, budget_seconds=1, device="cpu", ranks=2)
+        with monkeypatch.context() as patches:
+            shorten_runs(patches, 4)
+            first = sample_operators(path, budget_seconds=60, device="cpu", ranks=2)
+        shorten_runs(monkeypatch, 6)
+        second = sample_operators(path, budget_seconds=60, device="cpu", ranks=2)
 
         rows = [one.point for one in read_samples(path)]
         collectives = [one for one in rows if one.operator in COLLECTIVES]
@@ -296,32 +301,27 @@ class TestProcesses:
         assert second.known == first.measured
         assert len(rows) == first.measured + second.measured
 
-    def test_a_launcher_starts_processes_on_two_hosts(self, torch, tmp_path):
-        """As torchrun does, with its variables; the second rank says nothing and ends as well."""
+    def test_a_launcher_starts_processes_on_two_hosts(self, torch, tmp_path, monkeypatch, capsys):
+        """As torchrun does, with its variables; the second rank says nothing and ends as well; this is the first."""
         path = tmp_path / "samples.csv"
-        command = [sys.executable, "-m", "planner", "sample", "--device", "cpu", "--budget", "5s", "-o", str(path)]
-        shared = os.environ | {
-            "PYTHONPATH": str(ROOT),
-            "OMP_NUM_THREADS": "1",
-            "WORLD_SIZE": "2",
-            "LOCAL_RANK": "0",
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(_free_port()),
-        }
-        processes = [
-            subprocess.Popen(
-                command,
-                env=shared | {"RANK": str(rank), "GROUP_RANK": str(rank)},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in (0, 1)
-        ]
-        (first, _), (second, errors) = (one.communicate(timeout=200) for one in processes)
+        words = ["sample", "--device", "cpu", "--budget", "60s", "-o", str(path)]
+        shared = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+        shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+        other = subprocess.Popen(
+            [sys.executable, "-m", "planner", *words],
+            env=os.environ | shared | {"RANK": "1", "GROUP_RANK": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name, value in (shared | {"RANK": "0", "GROUP_RANK": "0"}).items():
+            monkeypatch.setenv(name, value)
+        shorten_runs(monkeypatch, 4)
+        code = main(words)
+        second, errors = other.communicate(timeout=200)
 
-        assert [one.returncode for one in processes] == [0, 0], errors
-        assert "points measured" in first
+        assert [code, other.returncode] == [0, 0], errors
+        assert "points measured" in capsys.readouterr().out
         assert second == ""
         groups = {(one.point.sizes.ranks, one.point.sizes.nodes) for one in read_samples(path)}
         assert (2, 2) in groups

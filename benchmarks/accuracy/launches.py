@@ -31,7 +31,7 @@ WIDEST = 1.0
 SLOWEST = 10.0
 """Largest factor that a calibration may have: launches so slow are longer than any bound of these runs."""
 
-STEPS = 40
+STEPS = 16
 """Halvings of that."""
 
 TOLERANCE = 0.005

@@ -17,7 +17,7 @@ import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +77,7 @@ def _hash(contents: Iterable[bytes]) -> str:
     return whole.hexdigest()[:12]
 
 
+@cache
 def code_of(path: Path) -> bytes:
     """Return a module's syntax without comments and docstrings, which change no figure."""
     tree = ast.parse(path.read_text(encoding="utf-8"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations
 from math import isnan, log, nan
 from pathlib import Path
@@ -262,9 +263,14 @@ def spreads(errors: Iterable[Error], *, symmetric: bool = False) -> list[Spread]
         True where only the size of an error counts.
     """
     by_kind: dict[Kind, list[Error]] = defaultdict(list)
+
+    @cache
+    def lists_of(kind: Kind) -> list[list[Error]]:
+        return [by_kind[one] for one in dict.fromkeys(kind.broader())]
+
     for error in errors:
-        for kind in dict.fromkeys(error.kind.broader()):
-            by_kind[kind].append(error)
+        for same in lists_of(error.kind):
+            same.append(error)
     enough = [
         fit_spread(kind, same, symmetric=symmetric)
         for kind, same in by_kind.items()

@@ -132,6 +132,9 @@ def _import_bridge() -> None:
     transformer = importlib.import_module("megatron.core.transformer.transformer_config")
     for asking in (overlap, transformer):
         vars(asking)["is_te_min_version"] = lambda *_, **__: True
+    parser = importlib.import_module("hydra.core.override_parser.overrides_parser").OverridesParser
+    parse = cache(lambda word, rule, parse=parser.parse_rule: parse(parser.create(), word, rule))
+    parser.parse_rule = lambda _, word, rule: parse(word, rule)  # most words are those of many recipes
     torch.cuda.get_device_properties = lambda *_: SimpleNamespace(major=10, name="NVIDIA B200")
     bridge = importlib.import_module("megatron.bridge").AutoBridge
     bridge.from_hf_pretrained = lambda name, **_: _from_config(bridge, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,14 @@ HEADS, WIDTH, VOCABULARY, TOKENS = 4, 32, 128, 16
 """Sizes of the model, which is a Llama of two layers."""
 
 
+IMPORTED_ONCE = (
+    "deepspeed",
+    "deepspeed.runtime.zero.muon.original_muon",  # each engine asks for it, and it imports torch's compiler
+    "transformers.models.llama.modeling_llama",
+)
+"""Modules that all ranks have from the process that they are forked from."""
+
+
 def engines(configurations: Sequence[Mapping[str, Any]], world: int) -> list[dict[str, Any]]:
     """
     What DeepSpeed makes of each configuration on so many processes, after one step of training.
@@ -21,7 +30,7 @@ def engines(configurations: Sequence[Mapping[str, Any]], world: int) -> list[dic
     """
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["deepspeed", "transformers.models.llama.modeling_llama"])
+    context.set_forkserver_preload([*IMPORTED_ONCE])
     with TemporaryDirectory() as folder:
         received, sent = context.Pipe(duplex=False)
         ranks = [
@@ -46,6 +55,7 @@ def _rank(rank: int, world: int, folder: str, configurations: Sequence[Mapping[s
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # gloo alone: nothing is compiled
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
     torch.set_num_threads(1)
+    gc.freeze()  # each engine looks for garbage, among all that the modules hold
     for number, configuration in enumerate(configurations):
         place = Path(folder, str(number)).as_uri()
         torch.distributed.init_process_group("gloo", init_method=place, rank=rank, world_size=world)

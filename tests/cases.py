@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable, Iterable
+from decimal import Decimal
 from functools import cache, wraps
 from inspect import Signature, signature
 from pathlib import Path
@@ -27,6 +29,25 @@ def require_none(failures: Iterable[object]) -> None:
     """Fail with a line for each failure; an assertion would show the first one and shorten the rest."""
     if lines := [*map(str, failures)]:
         pytest.fail("\n".join(lines), pytrace=False)
+
+
+FRACTION = re.compile(r"(?<![\w.-])-?\d+(?:\.\d+(?:e[+-]\d+)?|e[+-]\d+)(?![\w.])")
+"""A number that may be rounded; counts and versions are none."""
+
+
+def require_near(text: str, stored: str) -> None:
+    """
+    Fail where a text differs from a stored one by more than the last digit of a rounded number.
+
+    The last bits of NumPy's functions differ between processors, and may round it the other way.
+    """
+    assert FRACTION.sub("#", text) == FRACTION.sub("#", stored)
+    pairs = zip(map(Decimal, FRACTION.findall(text)), map(Decimal, FRACTION.findall(stored)), strict=True)
+    require_none(
+        f"{now} was stored as {one}"
+        for now, one in pairs
+        if abs(now - one) > Decimal(1).scaleb(one.as_tuple().exponent)
+    )
 
 
 def in_one_case(

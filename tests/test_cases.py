@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from tests.cases import in_one_case
+from tests.cases import in_one_case, require_near
 
 
 def test_every_failing_value_is_named():
@@ -38,6 +38,18 @@ def test_failures_below_a_second_decorator_do_not_hide_others():
         refuses()
 
     assert str(failed.value).count("DID NOT RAISE") == 4
+
+
+def test_stored_figures_may_differ_by_their_last_digit():
+    """0.1156 for 0.1157 is the rounding of another processor; two digits more, a count and a version are not."""
+    stored = "| megatron-26.04 | 354 rows | 0.1157, -1.5e-05 | 12.0% |"
+
+    require_near("| megatron-26.04 | 354 rows | 0.1156, -1.4e-05 | 11.9% |", stored)
+    for old, new in (("354", "355"), ("26.04", "26.05"), ("rows", "runs")):
+        with pytest.raises(AssertionError):
+            require_near(stored.replace(old, new), stored)
+    with pytest.raises(pytest.fail.Exception, match=r"^0\.1155 was stored as 0\.1157\n12\.2 was stored as 12\.0$"):
+        require_near(stored.replace("0.1157", "0.1155").replace("12.0", "12.2"), stored)
 
 
 def test_fixtures_and_several_names_are_passed():

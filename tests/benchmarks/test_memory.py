@@ -8,6 +8,7 @@ from benchmarks.plans.laws import chances_without_groups, fit_laws
 from benchmarks.plans.memory import LEAST_CAUGHT, MOST_WRONG_SHARE, below_half, document, uses_of
 from planner.uncertainty.peaks import laws
 from tests.builders_runs import project_predictions
+from tests.cases import require_near
 
 pytestmark = pytest.mark.slow  # all measured runs are predicted
 
@@ -28,7 +29,4 @@ def test_what_ran_out_of_memory_is_expected_to(uses):
 
 def test_the_shipped_laws_are_those_of_the_shipped_runs(uses):
     """The planner's file is what the benchmark writes."""
-    fitted = fit_laws(uses)
-
-    assert {law.stack: law for law in fitted} == dict(laws())
-    assert f'"stack": "{fitted[0].stack}"' in document(fitted)
+    require_near(document(fit_laws(uses)), document([*laws().values()]))

@@ -12,6 +12,7 @@ import math
 import random
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
+from functools import lru_cache
 from itertools import accumulate, pairwise, product
 from typing import Any
 
@@ -425,6 +426,7 @@ def cost_ranks(facts: Facts, strategies: Iterable[Strategy], costs: dict[Any, An
         costs.update(zip((key for one in ones for key in keys_of(one)), zip(*columns, strict=True), strict=True))
 
 
+@lru_cache(maxsize=2**15)
 def keys_of(strategy: Strategy) -> list[tuple[Any, ...]]:
     """Keys of all that the cost of each rank depends on: the decisions that all ranks share come first."""
     layout, pp = strategy.layout, strategy.pp

@@ -12,7 +12,7 @@ from constraints import FRAMEWORK_RULES, MEMORY_RULES, PHYSICS_RULES, PREFERENCE
 from constraints.rule import Rule, sentence
 from constraints.rules.physics import fits_in_device_memory
 from costmodel.step.estimate import estimate
-from costmodel.step.layouts import strategy_cost
+from costmodel.step.layouts import strategy_bytes
 from planner.jobs.problem import Problem, load
 from planner.measure.runs.predictions import Case, Prediction
 
@@ -89,12 +89,8 @@ def refusals(cases: Sequence[Case]) -> Iterator[Refusals]:
 
 
 def _resources(one: Case) -> dict[str, Any]:
-    cost = strategy_cost(one.facts, one.strategy)
-    return {
-        "device_bytes": float(cost.device_bytes),
-        "host_bytes": float(cost.host_bytes),
-        "memory_headroom_bytes": 0.0,
-    }
+    device_bytes, host_bytes = strategy_bytes(one.facts, one.strategy)
+    return {"device_bytes": device_bytes, "host_bytes": host_bytes, "memory_headroom_bytes": 0.0}
 
 
 def allowed_lines(found: Sequence[Refusals]) -> Iterator[str]:

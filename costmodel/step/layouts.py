@@ -401,6 +401,22 @@ def strategy_cost(facts: Facts, strategy: Strategy) -> Cost:
     return layout_cost(facts, strategy) if strategy.layout else cost(facts, strategy.decisions())
 
 
+def strategy_bytes(facts: Facts, strategy: Strategy) -> tuple[float, float]:
+    """
+    Bytes on the fullest device and on its host of one strategy, with or without a layout.
+
+    Derivation: those of :func:`strategy_cost`, without the seconds.
+    """
+    decisions = strategy.decisions()
+    if strategy.layout:
+        found = contents_bytes(facts, rank_decisions(strategy), contents_of(strategy, facts.model))
+    else:
+        stages = different_ranks(facts, decisions)
+        found = rank_bytes(facts, decisions, stages).total, rank_host_bytes(facts, decisions, stages)
+    device_bytes, host_bytes = (float(np.max(one)) for one in found)
+    return device_bytes, host_bytes
+
+
 def strategy_seconds(facts: Facts, strategy: Strategy) -> float:
     """
     Seconds of one strategy's step as the search compares it, see :func:`strategy_cost`.

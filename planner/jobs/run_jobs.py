@@ -29,7 +29,7 @@ from costmodel.facts.framework import lacks
 from costmodel.models.patterns import Shape, shape_in
 from costmodel.quantities import COUNT, GIBIBYTES, SECONDS
 from costmodel.record import record
-from costmodel.step.layouts import strategy_cost
+from costmodel.step.layouts import strategy_bytes
 from costmodel.strategy import Recompute, Strategy, TokenDispatcher
 from costmodel.tables import Facts
 from costmodel.validation import shown
@@ -748,7 +748,7 @@ def unreported_peak_bytes(run: Run, facts: Facts, strategy: Strategy) -> float |
     """Return the peak of a row without recomputation and offload if it exceeds the device's memory, else None."""
     if not leaves_out_recompute(run, strategy):
         return None
-    peak = float(strategy_cost(facts, strategy).device_bytes)
+    peak, _ = strategy_bytes(facts, strategy)
     return peak if peak > IMPOSSIBLE_MEMORY * facts.cluster.device.memory_bytes else None
 
 

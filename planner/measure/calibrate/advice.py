@@ -11,7 +11,7 @@ import numpy as np
 from constraints.rules.physics import fits_in_device_memory
 from costmodel.errors import PlanningError
 from costmodel.record import record
-from costmodel.step.layouts import strategy_cost
+from costmodel.step.layouts import strategy_bytes
 from planner.jobs.run_jobs import References, Run
 from planner.measure.calibrate.cases import Array, Predictor
 from planner.measure.calibrate.constants import Constant
@@ -332,6 +332,6 @@ def _possible(run: Run, known: References) -> Case | None:
         one = case(run, known)
     except PlanningError:
         return None
-    nbytes = float(strategy_cost(one.facts, one.strategy).device_bytes)
+    nbytes, _ = strategy_bytes(one.facts, one.strategy)
     fits = fits_in_device_memory(one.facts.cluster, device_bytes=nbytes, memory_headroom_bytes=0.0)
     return one if bool(fits) else None

@@ -21,7 +21,7 @@ from planner.cli import main as planner
 from planner.measure.runs.predictions import Prediction
 from tests.builders_runs import a_file, predicted, project_predictions
 
-NUM_ROWS = 60
+NUM_ROWS = 42
 
 
 def spread_over(rows: Sequence[Prediction], count: int) -> list[Prediction]:
@@ -39,7 +39,7 @@ def spread_over(rows: Sequence[Prediction], count: int) -> list[Prediction]:
 
 @pytest.fixture(scope="module")
 def rows() -> list[Prediction]:
-    """Sixty rows of all frameworks."""
+    """Rows of all frameworks."""
     return spread_over(project_predictions(), NUM_ROWS)
 
 

@@ -251,11 +251,13 @@ def _problem(annotation: Any, value: object) -> tuple[str, str]:
     error = _errors(annotation, value)[0]
     kind, context = error["type"], error.get("ctx", {})
     hint = _literal_hint(annotation, value) if kind == "literal_error" else _record_hint(annotation)
+    units = [one for one in getattr(annotation, "__metadata__", ()) if hasattr(one, "example_text")]
     if expected := _expectation(error):
-        units = [one.example_text for one in getattr(annotation, "__metadata__", ()) if hasattr(one, "example_text")]
-        expected = units[0] if units and expected == "a number" else expected
+        expected = units[0].example_text if units and expected == "a number" else expected
         return f"expected {expected}, got {shown(value)}.", hint
     if kind in LIMITS:
+        if units and context.get("ge", 0) > 0:
+            hint = f"A number without a unit is in {units[0].name}. Write one with it, such as {units[0].example}."
         return f"must be {LIMITS[kind].format(**context)}, got {shown(value)}.", hint
     if kind in LENGTHS:
         return f"length must be {LENGTHS[kind].format(**context)}, got {context['actual_length']}.", hint

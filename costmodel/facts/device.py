@@ -15,6 +15,7 @@ from costmodel.facts.calibration import Calibration, Constants, Samples
 from costmodel.facts.fields import (
     NARROW,
     Architecture,
+    Bandwidth,
     Bytes,
     BytesOrZero,
     BytesPerSecond,
@@ -267,7 +268,7 @@ class Sites:
     """
 
     count: NumSites
-    bandwidth: BytesPerSecond | None
+    bandwidth: Bandwidth | None
     latency: Seconds = 0.0
     local_steps: Count = 1
     sent_bytes: Annotated[Positive, Field(le=8)] = 4.0

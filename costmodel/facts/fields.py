@@ -66,6 +66,9 @@ Seconds: TypeAlias = Annotated[NotNegative, SECONDS]
 Bytes: TypeAlias = Annotated[Positive, BYTES]
 BytesOrZero: TypeAlias = Annotated[NotNegative, BYTES]
 BytesPerSecond: TypeAlias = Annotated[Positive, RATE]
+Bandwidth: TypeAlias = Annotated[float, Number(ge=10**6, le=1e24), RATE]
+"""A bandwidth that people write: below 1 MB/s it is in another unit, with which a step would take days."""
+
 Watts: TypeAlias = Annotated[Positive, WATTS]
 Fraction: TypeAlias = Annotated[float, Number(ge=0, le=1)]
 PowerUsageEffectiveness: TypeAlias = Annotated[float, Number(ge=1, le=10)]

@@ -189,15 +189,23 @@ def read_job(arguments: argparse.Namespace, assignments: Sequence[str]) -> tuple
     return document, overrides
 
 
-def load_pinned(arguments: argparse.Namespace, assignments: Sequence[str]) -> Problem:
-    """Load the job that the command line names, with the decisions of its words pinned."""
+def load_pinned(arguments: argparse.Namespace) -> Problem:
+    """
+    Load the job that the command line names, with the decisions of its words pinned.
+
+    The arguments then hold entries in place of these words, for the next commands: words of ``planner explain`` are
+    a strategy to compare.
+    """
     from planner.jobs.line import PIN, pin_words, read_words, require_parts
     from planner.jobs.problem import load, split_overrides
 
-    document, assignments = read_job(arguments, assignments)
+    document, assignments = read_job(arguments, arguments.assignments)
     overrides, words = split_overrides(assignments)
-    problem = load(document, all_overrides([*overrides, *pin_words(words, overrides)], arguments))
+    pins = pin_words(words, overrides)
+    problem = load(document, all_overrides([*overrides, *pins], arguments))
     require_parts(problem.facts.model, read_words(words), PIN)
+    others = [one for one in arguments.assignments if one not in assignments or not split_overrides([one])[1]]
+    arguments.assignments = [*others, *pins]
     return problem
 
 

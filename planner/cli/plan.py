@@ -83,7 +83,7 @@ def run_plan(arguments: argparse.Namespace) -> int:
     with progress(f"planning {arguments.job}"):
         from planner.verbs.plan import plan
 
-        problem = load_pinned(arguments, arguments.assignments)
+        problem = load_pinned(arguments)
         sources = (*problem.sources, *arguments.small)
         check_output(arguments.output, sources)
         _check_model_file(arguments, sources)

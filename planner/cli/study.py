@@ -55,7 +55,7 @@ def run_study(arguments: argparse.Namespace) -> int:
         from planner.batch.jobs import read_axis
         from planner.verbs.study import study
 
-        problem = load_pinned(arguments, arguments.assignments)
+        problem = load_pinned(arguments)
         check_output(arguments.output, problem.sources)
         values = {}
         for text in arguments.values:

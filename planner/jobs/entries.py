@@ -18,8 +18,8 @@ from pydantic import BeforeValidator, Field
 
 from costmodel.facts.device import Network, Sites
 from costmodel.facts.fields import (
+    Bandwidth,
     Bytes,
-    BytesPerSecond,
     Count,
     CountOrZero,
     Flag,
@@ -110,8 +110,8 @@ class ClusterSection:
     scale_up_size: Number | None = None
     memory_gib: Gibibytes | None = None
     host_memory_gib: Gibibytes | None = None
-    scale_up_bandwidth: BytesPerSecond | None = None
-    internode_bandwidth: BytesPerSecond | None = None
+    scale_up_bandwidth: Bandwidth | None = None
+    internode_bandwidth: Bandwidth | None = None
     sites: Sites | None = None
     framework: Reference | None = None
 
@@ -201,10 +201,10 @@ class ReliabilitySection:
     recovery: Annotated[tuple[RecoveryLevel, ...], Field(min_length=1, max_length=100)] | None = None
     mttr_seconds: Seconds | None = None
     checkpoint_seconds: Seconds | None = None
-    device_to_host_bandwidth: BytesPerSecond | None = None
-    disk_write_bandwidth: BytesPerSecond | None = None
+    device_to_host_bandwidth: Bandwidth | None = None
+    disk_write_bandwidth: Bandwidth | None = None
     asynchronous_checkpoints: Flag | None = None
-    storage_bandwidth: BytesPerSecond | None = None
+    storage_bandwidth: Bandwidth | None = None
     storage_capacity: Bytes | None = None
     keep_checkpoints: Annotated[Number, Field(ge=LEAST_KEPT, le=1000)] | None = None
     max_write_fraction: PositiveFraction = 0.05

@@ -288,20 +288,31 @@ class StrategyFile:
         """Decisions that are given, ``layout`` among them where stages are."""
         return (*self.decisions, *(() if self.layout is None else (LAYOUT,)))
 
+    @property
+    def stage_degrees(self) -> dict[str, int]:
+        """Degrees that follow from given layers, where they are not given: pp * vpp is the number of virtual stages."""
+        pp, vpp, layers = self.decisions.get("pp"), self.decisions.get("vpp"), (self.layout or {}).get("layers")
+        if layers is None:
+            return {}
+        if pp is None:
+            return {"pp": max(1, len(layers) // (vpp or 1)), "vpp": vpp or 1}
+        return {"vpp": max(1, len(layers) // pp)} if vpp is None else {}
+
     def override(self, base: StrategyFile) -> StrategyFile:
         """
         Return these entries over those of another strategy.
 
-        Layers for another number of stages are not taken over. Nor is dp with other degrees, since it follows from
-        them.
+        Layers of a strategy with another pp or vpp are not taken over; those that are given without pp are, and refused
+        later where their number does not match. Nor is dp with other degrees, since it follows from them.
         """
         decisions = {**base.decisions, **self.decisions}
         if "dp" not in self.decisions and any(
             decisions.get(name, 1) != base.decisions.get(name, 1) for name in ("tp", "cp", "pp")
         ):
             decisions.pop("dp", None)
-        same = all(decisions.get(name, 1) == base.decisions.get(name, 1) for name in ("pp", "vpp"))
-        taken = base.layout if same else None
+        own = {**base.decisions, **base.stage_degrees}
+        same = all(decisions.get(name, own.get(name)) == own.get(name) for name in ("pp", "vpp") if name in own)
+        taken = base.layout if same or "pp" not in base.decisions else None
         return StrategyFile(
             decisions=decisions,
             layout=taken if self.layout is None else self.layout,

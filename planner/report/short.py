@@ -230,12 +230,13 @@ def export_rows(whole: ReportRecord, target: str | None) -> Iterator[tuple[str, 
 def _next(whole: ReportRecord, asked: Asked, target: str | None) -> Iterator[tuple[str, ...]]:
     """Build the rows of the next commands, to be copied."""
     yield "the whole report", f"{asked.command} --format table"
-    if whole.plans or whole.conflict:
-        yield "why" if whole.plans else "why nothing fits", f"planner explain {asked.job}"
     if whole.kind == "estimate":
         yield "against the best", f"planner explain {asked.job}"
     elif whole.plans:
+        yield "why", f"planner explain {asked.job}"
         yield "why not another", f"planner explain {asked.job} {whole.plans[-1].strategy.line}"
+    elif whole.conflict:
+        yield "why nothing fits", f"planner explain {asked.job}"
     if target and not whole.broken_rules:
         yield "to launch it", f"{asked.command} --format json -o plan.json"
         yield "", f"planner export plan.json --target {target} --launch {LAUNCHED_BY} -o launch"

@@ -20,7 +20,6 @@ from costmodel.validation import shown
 from planner.jobs.line import read_strategy, require_parts
 from planner.jobs.problem import Problem
 from planner.jobs.strategy_file import (
-    AS_DEALT,
     StrategyFile,
     apply_layout,
     complete_strategy,
@@ -133,7 +132,7 @@ def question_of(problem: Problem, given: StrategyFile) -> tuple[Problem, tuple[s
     left = {name: values for name, values in limits.allow.items() if name not in allows}
     question = problem.change_limits(pin={**limits.pin, **asked}, allow=left)
     if given.layout is not None:
-        question = question.change_limits(pin={**question.search.pin, **_stage_degrees(given)}, stages="even")
+        question = question.change_limits(pin={**question.search.pin, **given.stage_degrees}, stages="even")
     return question, tuple(sentence(rule) for rule in opposed)
 
 
@@ -186,17 +185,6 @@ def _search_rest(problem: Problem, given: StrategyFile) -> Completed | None:
 def _follow_recipes(problem: Problem, given: StrategyFile, by: CompletedBy) -> Completed:
     strategy = complete_strategy(problem.facts, given, problem.search.max_devices)
     return problem, find_runnable(problem, strategy, given.names), given.names, by
-
-
-def _stage_degrees(given: StrategyFile) -> dict[str, int]:
-    """Return the degrees that follow from given stages: pp * vpp is their number."""
-    layers = (given.layout or AS_DEALT).get("layers")
-    if layers is None:
-        return {}
-    pp, vpp = given.decisions.get("pp"), given.decisions.get("vpp")
-    if pp is None:
-        return {"pp": max(1, len(layers) // (vpp or 1)), "vpp": vpp or 1}
-    return {"vpp": max(1, len(layers) // pp)} if vpp is None else {}
 
 
 def choose_settings(problem: Problem, asked: StrategyFile) -> Problem:

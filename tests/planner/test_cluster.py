@@ -83,7 +83,7 @@ def test_networks_of_the_job_are_what_is_achieved():
             {"device": {"base": "h100-80gb-sxm", "networks": [A_TIER]}, "internode_bandwidth": 25e9},
             "cluster.internode_bandwidth: is of no level: h100-80gb-sxm, changed has one network only.",
         ),
-        ({"scale_up_bandwidth": 0}, "cluster.scale_up_bandwidth: must be more than 0, got 0."),
+        ({"scale_up_bandwidth": 0}, "cluster.scale_up_bandwidth: must be at least 1000000, got 0."),
         (
             {"internode_bandwidth": "fast"},
             "cluster.internode_bandwidth: expected bytes per second such as 50GB/s, got 'fast'.",

@@ -191,6 +191,18 @@ def test_stages_that_are_given_come_first():
     assert layers_of("megatron-bridge-26.04", pp=8, layout={"layers": layers}) == tuple(layers)
 
 
+def test_layers_go_with_the_degrees_that_they_are_for():
+    """Layers without pp belong to the words beside them; those of a strategy with another pp or vpp are left out."""
+    layers = {"layers": [15, 17]}
+    of_words = read_given({"layout": layers})
+    of_file = read_given({"pp": 2, "layout": layers})
+
+    for words in ({"pp": 2}, {"pp": 2, "vpp": 1}, {"pp": 4}, {"vpp": 2}, {"tp": 2}):
+        assert read_given(words).override(of_words).layout == {"layers": (15, 17)}
+    assert [read_given(words).override(of_file).layout for words in ({"pp": 4}, {"vpp": 2})] == [None, None]
+    assert read_given({"vpp": 1, "tp": 2}).override(of_file).layout == {"layers": (15, 17)}
+
+
 def test_gpt_neox_counts_modules():
     """DeepSpeed deals 1 + 32 + 3 modules: 9 on each of 4 stages, less what is no layer at both ends."""
     known = facts_of("gpt-neox-2.0", cluster__device="a100-80gb-sxm", training__precision="fp16")

@@ -351,7 +351,7 @@ def test_impossible_path(path):
 
 
 def test_a_number_that_follows_and_overflows_is_named():
-    """A checkpoint over a storage of 1e-24 bytes per second takes more seconds than any record holds."""
-    message = message_of(a_job(reliability={"storage_bandwidth": 1e-24}))
+    """A copy to the host at 1e-24 bytes per second takes more seconds than any record holds."""
+    message = message_of(a_job(cluster__device={"base": "h100-80gb-sxm", "device_to_host_bandwidth": 1e-24}))
 
     assert "reliability.checkpoint_seconds: follows from other entries and must be at most 1e+24, got" in message

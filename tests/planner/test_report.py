@@ -5,6 +5,7 @@ import io
 import json
 import math
 import re
+import shlex
 from dataclasses import fields, replace
 from functools import cache
 
@@ -436,6 +437,27 @@ def test_output_goes_to_a_file(form, tmp_path, capsys):
     assert cli.main([*estimate_it, "-o", str(target)]) == 0
 
     assert target.read_text() == capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "heading", "question"),
+    [
+        ("plan JOB TP2 loss=fused", "why", "which constraints bind the fastest plan?"),
+        ("plan JOB 'TP2 PP2'", "why not another", "why not TP2 PP2"),
+        ("plan llama3-8b 8xh100 --batch 64 --sequence 8k --tokens 1T TP2", "why not another", "why not TP2"),
+        ("estimate JOB TP2", "against the best", "why not TP2"),
+    ],
+)
+def test_the_next_command_asks_what_it_says(command, heading, question, capsys):
+    """Words of ``plan`` limit its search, those of ``explain`` are compared: the first become entries for the other."""
+    job = str(JOBS / "llama3-8b-8xh100.yaml")
+    assert cli.main(shlex.split(command.replace("JOB", job))) == 0
+    rows = dict(re.split(r" {2,}", line, maxsplit=1) for line in capsys.readouterr().out.splitlines() if "  " in line)
+
+    assert cli.main(shlex.split(rows[heading])[1:]) == 0
+
+    assert question in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -116,7 +116,7 @@ def test_bounds_of_the_search_stay_below_steps_with_sites():
         ({"count": 1, "bandwidth": "1GB/s"}, r"cluster\.sites\.count: must be at least 2, got 1"),
         ({"count": 9, "bandwidth": "1GB/s"}, r"cluster\.sites\.count: must be at most 8, got 9"),
         ({"count": 2}, r"cluster\.sites\.bandwidth"),
-        ({"count": 2, "bandwidth": 0}, r"cluster\.sites\.bandwidth: must be more than 0, got 0"),
+        ({"count": 2, "bandwidth": 0}, r"cluster\.sites\.bandwidth: must be at least 1000000, got 0"),
         ({"count": 2, "bandwidth": "1Gbps"}, r"cluster\.sites\.bandwidth: .*1Gbit/s"),
         ({"count": 2, "bandwidth": "1GB/s", "streams": 4}, r"cluster\.sites\.streams: is 4 without local steps"),
         ({"count": 2, "bandwith": "1GB/s"}, r"cluster\.sites\.bandwith: no such entry\. Did you mean 'bandwidth'\?"),

@@ -100,7 +100,7 @@ async def worked_cases(client):
 @pytest.mark.slow
 def test_worked_cases_by_the_official_client(folder):
     """Over stdin and stdout, in a folder with a module that must not be imported."""
-    words = ["-m", "planner", "serve", "--mcp", "--root", str(folder), "--time-limit", "60"]
+    words = ["-m", "planner", "serve", "--mcp", "--root", str(folder), "--time-limit", "60", "--processes", "1"]
     command = mcp.StdioServerParameters(
         command=sys.executable, args=words, env={"PYTHONPATH": str(ROOT)}, cwd=str(ROOT)
     )
@@ -124,6 +124,7 @@ def test_clients_of_this_machine_over_http(folder):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     words = [sys.executable, "-m", "planner", "serve", "--mcp", "--root", str(folder), "--port", str(port)]
+    words += ["--processes", "1"]
     with subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE) as server:
         try:
             assert f"http://127.0.0.1:{port}/mcp".encode() in server.stderr.readline()

@@ -25,7 +25,7 @@ JOB = """
 model: llama3-8b
 cluster: {device: h100-80gb-sxm, num_devices: 8}
 training: {global_batch_size: 64, sequence_length: 4096, tokens: 1e9}
-search: {stages: even}
+search: {stages: even, pin: {cp: 1, pp: 1, recompute: none}}
 """
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from math import inf
 from typing import Any
 
@@ -25,6 +25,7 @@ from costmodel.lowering.framework import (
     storage_precision,
     unfuse_loss,
 )
+from costmodel.record import replace
 from costmodel.step.estimate import Estimate, device_bytes, estimate
 from costmodel.strategy import Decision, Sharding, StageLayout, Strategy, TokenDispatcher
 from costmodel.tables import Facts, tabulate

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from pydantic import ConfigDict, GetCoreSchemaHandler, TypeAdapter
     from pydantic_core import CoreSchema
 
-__all__ = ["adapter_of", "cut_line", "record", "strict_record", "write_out"]
+__all__ = ["adapter_of", "cut_line", "record", "replace", "strict_record", "write_out"]
 
 Class = TypeVar("Class", bound=type)
+Record = TypeVar("Record")
 
 STRICT: ConfigDict = {"extra": "forbid", "allow_inf_nan": False}
 """Checks of all records: no entries but the fields, and finite numbers."""
@@ -74,6 +75,8 @@ def _make(own: Any, *, frozen: bool, **options: bool) -> Any:
     compared = [one for one in fields(made) if one.compare]
     made.compared = _getter(one.name for one in compared)
     made.hashed = _getter(one.name for one in compared if one.hash is not False)
+    made.init_names = tuple(one.name for one in fields(made) if one.init)
+    made.init_values = _getter(made.init_names)
     for name, method in METHODS.items():
         if name not in vars(own):
             setattr(made, name, method)
@@ -86,10 +89,17 @@ def _getter(names: Iterable[str]) -> Callable[[object], object]:
     return attrgetter(*several) if len(several) > 1 else lambda self: tuple(getattr(self, name) for name in several)
 
 
+def replace(one: Record, **changes: Any) -> Record:
+    """Return a record with some entries changed: :func:`dataclasses.replace` in half the time."""
+    kind: Any = type(one)
+    changed: Record = kind(**dict(zip(kind.init_names, kind.init_values(one), strict=True)) | changes)
+    return changed
+
+
 def _write_init(made: Any, *, kw_only: bool) -> Any:
-    """Compile the constructor that dataclasses would write."""
+    """Compile a constructor with the parameters of the one that dataclasses would write."""
     known: dict[str, Any] = {"MISSING": MISSING, "set_field": object.__setattr__}
-    parameters, lines = ["self"], []
+    parameters, values = ["self"], {}
     if kw_only and any(one.init for one in fields(made)):
         parameters.append("*")
     for one in fields(made):
@@ -104,9 +114,16 @@ def _write_init(made: Any, *, kw_only: bool) -> Any:
         if one.init:
             parameters.append(name if is_open else f"{name}=default_of_{name}")
         if one.init or not is_open:
-            lines.append(f" set_field(self, {name!r}, {value})")
-    lines += [" self.__post_init__()"] if hasattr(made, "__post_init__") else [" pass"]
-    exec(f"def __init__({', '.join(parameters)}):\n" + "\n".join(lines), known)
+            values[name] = value
+    # Slots by their own descriptors, a dict as a whole: object.__setattr__ for each field takes half as long again.
+    if made.__dictoffset__:
+        entries = ", ".join(f"{name!r}: {value}" for name, value in values.items())
+        lines = [f"set_field(self, '__dict__', {{{entries}}})"]
+    else:
+        known |= {f"set_{name}": getattr(made, name).__set__ for name in values}
+        lines = [f"set_{name}(self, {value})" for name, value in values.items()]
+    lines += ["self.__post_init__()"] if hasattr(made, "__post_init__") else ["pass"]
+    exec(f"def __init__({', '.join(parameters)}):\n " + "\n ".join(lines), known)
     known["__init__"].__qualname__ = f"{made.__qualname__}.__init__"
     return known["__init__"]
 

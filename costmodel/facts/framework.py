@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field, fields, replace
+from dataclasses import field, fields
 from functools import cache
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from costmodel.facts.fields import Architecture, Count, CountOrZero, Flag, Fraction, NotNegative, Positive
-from costmodel.record import strict_record
+from costmodel.record import replace, strict_record
 from costmodel.strategy import DECISIONS, DEGREES, ENUMS, decision_text
 
 

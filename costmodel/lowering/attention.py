@@ -7,8 +7,6 @@ those of DeepSeek-V4. Small heads of their own choose keys in DeepSeek sparse at
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from costmodel.facts.model import Attention, CompressedAttention, Indexer, LatentAttention
@@ -25,6 +23,7 @@ from costmodel.lowering.kernels import (
     output_projection,
 )
 from costmodel.lowering.shape import Shape
+from costmodel.record import replace
 from costmodel.timing.work import Communication, MatmulSize, Numbers, Operator
 
 SCORE_BYTES = 4

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from costmodel.facts.model import Model
@@ -17,6 +15,7 @@ from costmodel.lowering.kernels import (
     norms,
 )
 from costmodel.lowering.shape import Shape
+from costmodel.record import replace
 from costmodel.timing.work import Communication, Numbers, Operator
 
 

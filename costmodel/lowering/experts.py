@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +18,7 @@ from costmodel.lowering.kernels import (
     row_parallel,
 )
 from costmodel.lowering.shape import Shape, distinct_ranks_fraction
+from costmodel.record import replace
 from costmodel.strategy import CudaGraphs, deduplicates_dispatch
 from costmodel.timing.work import Communication, Numbers, Operator
 

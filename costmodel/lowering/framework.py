@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -17,6 +17,7 @@ from costmodel.facts.fields import NARROW
 from costmodel.facts.framework import Behaviour, Framework, MemoryModel, Settings
 from costmodel.facts.model import Model
 from costmodel.facts.workload import Precision
+from costmodel.record import replace
 from costmodel.strategy import Sharding
 
 FACTORS = "cluster.framework.factors"
@@ -253,7 +254,8 @@ def _behaviour(behaviour: Behaviour, settings: Settings, model: Model | None) ->
         memory.update(PARTS_DROPOUT)
         host["blocking_collectives"] = True
         kernels.update(PARTS_LOSS_BYTES)
-    return Behaviour(**{name: replace(getattr(behaviour, name), **changed) for name, changed in changes.items()})
+    changed = {name: replace(getattr(behaviour, name), **entries) for name, entries in changes.items() if entries}
+    return replace(behaviour, **changed)
 
 
 def unfuse_loss(device: EquippedDevice) -> EquippedDevice:

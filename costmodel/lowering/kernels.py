@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from math import ceil
 
@@ -12,6 +11,7 @@ import numpy as np
 from costmodel.facts.fields import Dtype
 from costmodel.facts.workload import KeyStatistics
 from costmodel.lowering.shape import Shape
+from costmodel.record import replace
 from costmodel.timing.work import FLASH_BACKWARD, AttentionSize, KernelSize, MatmulSize, Numbers, Operator
 
 FULL_BACKWARD = 2.0

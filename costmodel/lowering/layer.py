@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -45,7 +44,7 @@ from costmodel.lowering.recurrent import (
     short_convolution_operators,
 )
 from costmodel.lowering.shape import Shape
-from costmodel.record import record
+from costmodel.record import record, replace
 from costmodel.strategy import MODULES, Recompute
 from costmodel.tables import present, sum_last
 from costmodel.timing.work import AttentionSize, Communication, MatmulSize, Numbers, Operator

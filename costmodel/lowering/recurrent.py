@@ -8,15 +8,13 @@ recurrence is that of the kernels ``mamba_split_conv1d_scan_combined`` of mamba-
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from costmodel.facts.model import LinearAttention, Mamba, SelectiveScan, ShortConvolution
 from costmodel.lowering.collectives import ring, tensor_parallel, tensor_parallel_collectives
 from costmodel.lowering.kernels import elementwise, matmul, output_projection
 from costmodel.lowering.shape import Shape
-from costmodel.record import record
+from costmodel.record import record, replace
 from costmodel.timing.work import Communication, Numbers, Operator, ScanSize
 
 LIGHTNING_CHUNK = 256

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import field, replace
+from dataclasses import field
 from functools import cached_property
 
 import numpy as np
@@ -14,7 +14,7 @@ from costmodel.facts.fields import NARROW, Dtype
 from costmodel.facts.framework import CommunicationStyle, Kernels, MemoryModel
 from costmodel.facts.model import Model
 from costmodel.facts.workload import KeyStatistics, SequenceLengths, Workload
-from costmodel.record import record
+from costmodel.record import record, replace
 from costmodel.strategy import CudaGraphs, TokenDispatcher
 from costmodel.timing.work import Numbers
 

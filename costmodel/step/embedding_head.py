@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,7 +17,7 @@ from costmodel.lowering.embedding import (
 from costmodel.lowering.layer import mtp_projection_communications, mtp_projection_operators
 from costmodel.lowering.shape import Shape, layer_shape
 from costmodel.network.collectives import call_seconds, copy_seconds, is_called
-from costmodel.record import record
+from costmodel.record import record, replace
 from costmodel.step.compute import weight_gradient_seconds
 from costmodel.strategy import Vocabulary
 from costmodel.tables import Record

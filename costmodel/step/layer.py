@@ -7,7 +7,7 @@ Decisions may be scalars or arrays that broadcast against each other; kinds of l
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -21,7 +21,7 @@ from costmodel.lowering.layer import module_indices, recomputes, sum_over_module
 from costmodel.memory import kept_bytes, layer_footprint
 from costmodel.pipelines.schedules import passes_alone
 from costmodel.pipelines.stages import Stages
-from costmodel.record import record
+from costmodel.record import record, replace
 from costmodel.step.compute import (
     OPPOSITE,
     LayerCommunication,

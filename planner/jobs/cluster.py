@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -22,7 +22,7 @@ from costmodel.lowering import embedding_operators, layer_operators
 from costmodel.lowering.framework import MUON, OF_MUON, apply_framework, find_absent_features, limit_mtp_layers
 from costmodel.models import config_json, description, huggingface
 from costmodel.models.flops import mtp_parameters, parameters, whole_shape
-from costmodel.record import record, strict_record
+from costmodel.record import record, replace, strict_record
 from costmodel.validation import build, shown
 from planner.jobs.document import BlockDumper, require_one_of, similar_files
 from planner.jobs.entries import ClusterSection, Reference

@@ -13,6 +13,9 @@ from _pytest.doctest import DoctestModule
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
+# Pydantic else reads what every installed package says of itself, in each process that a test starts.
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+
 # Modules and cases live until the end: looking for garbage among them takes a third of the time of finding all tests.
 gc.disable()
 

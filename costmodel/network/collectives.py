@@ -20,7 +20,7 @@ from costmodel.record import record
 from costmodel.strategy import CudaGraphs, TokenDispatcher, deduplicates_dispatch
 from costmodel.tables import is_near
 from costmodel.timing.roofline import STREAMING_SECONDS
-from costmodel.timing.work import Communication, Numbers
+from costmodel.timing.work import Communication, Numbers, has_any
 
 Kept = TypeVar("Kept")
 
@@ -598,7 +598,7 @@ def copy_seconds(
     Derivation: the tensor is read and written once at the achieved memory bandwidth, and one kernel's gap passes.
     """
     copies = communication.forward_copies, communication.backward_copies
-    if not any(np.any(number) for number in copies):
+    if not any(map(has_any, copies)):
         return 0.0, 0.0
     once = 2 * communication.nbytes / device.achieved_memory_bandwidth + STREAMING_SECONDS
     forward, backward = (np.asarray(number * once * called) for number in copies)

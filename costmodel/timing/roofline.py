@@ -15,7 +15,7 @@ from costmodel.facts.fields import NARROW, Dtype
 from costmodel.record import record
 from costmodel.strategy import CudaGraphs
 from costmodel.tables import is_near
-from costmodel.timing.work import MEMORY_BOUND, AttentionSize, Numbers, Operator, host_launches, is_graphed
+from costmodel.timing.work import MEMORY_BOUND, AttentionSize, Numbers, Operator, has_any, host_launches, is_graphed
 
 USUAL_HEAD = 128
 
@@ -130,7 +130,7 @@ class Roofline:
 
     def _small_kernels_seconds(self, operator: Operator, number: Numbers) -> Numbers:
         """Seconds of kernels that cast the tensor of a group each; 0 in a bound, which has no gaps either."""
-        if not self.kernel_gap_seconds or not np.any(number):
+        if not self.kernel_gap_seconds or not has_any(number):
             return 0.0
         between = np.where(is_graphed(operator, self.cuda_graphs), GRAPHED_SECONDS, LAUNCHED_SECONDS)[()]
         seconds: Numbers = number * (SMALL_KERNEL_SECONDS + between)

@@ -27,6 +27,11 @@ BETWEEN_TOKENS = frozenset({"attention", "batched_matmul", "scan"})
 """Kinds of operators that compute with more than one token at a time, and have no weights."""
 
 
+def has_any(numbers: Numbers) -> bool:
+    """Tell if a number, or one of an array, is not 0; :func:`numpy.any` takes twenty times as long for a number."""
+    return bool(numbers.any() if isinstance(numbers, np.ndarray) else numbers)
+
+
 @record(frozen=True, kw_only=True, slots=True)
 class MatmulSize:
     """

@@ -488,15 +488,6 @@ def test_a_device_that_no_fit_can_start_from_is_refused(tmp_path, capsys, device
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.slow
-def test_the_device_to_start_from_may_be_called_as_the_driver_calls_it(tmp_path, capsys):
-    """Rows name the same device as the catalog does."""
-    code = command(runs_of(tmp_path, 0.60, layouts=FEW), tmp_path / "new.yaml", "--device", "NVIDIA H100 80GB HBM3")
-
-    assert code == 0
-    assert "2 runs of h100-80gb-sxm fitted" in capsys.readouterr().out
-
-
 def test_a_table_of_short_names_is_refused_with_what_to_write(tmp_path, capsys):
     """All of them at once; nothing is written."""
     path = tmp_path / "short.csv"
@@ -530,7 +521,8 @@ def test_models_and_the_device_to_start_from_may_be_given(tmp_path, capsys):
     """
     ``--models``: architectures by names of the column ``model``; an existing file is kept without ``--force``.
 
-    ``--device`` names the relative whose calibration is the prior; without it nobody knows the rows' device.
+    ``--device`` names the relative whose calibration is the prior, by the catalog's name or the driver's; without it
+    nobody knows the rows' device.
     """
     runs, output = runs_of(tmp_path, 0.60, layouts=FEW), tmp_path / "mine.yaml"
     runs.write_text(runs.read_text().replace("llama3-8b", "ours").replace("h100-80gb-sxm", "our-hopper"))
@@ -543,7 +535,8 @@ def test_models_and_the_device_to_start_from_may_be_given(tmp_path, capsys):
     assert "--force" in capsys.readouterr().err
     assert command(runs, output, *given) == 4
     assert "'our-hopper' is not in the catalog" in capsys.readouterr().err
-    assert command(runs, output, *given, "--device", "h100-80gb-sxm") == 0
+    assert command(runs, output, *given, "--device", "NVIDIA H100 80GB HBM3") == 0
+    assert "2 runs of h100-80gb-sxm fitted" in capsys.readouterr().out
     assert yaml.safe_load(output.read_text())["calibration"]["base"] == "hopper"
 
 

@@ -91,9 +91,9 @@ def enumerated_ticks(problem):
     return int(seconds_to_ticks(np.where(possible, costs.step_seconds, np.inf)).min()) if possible.any() else None
 
 
-# Seeds 5 and 9 are spaces as large as that of 7, and take longer than all of these.
+# Seeds 5, 7 and 9 are the largest spaces, and each takes as long as all of these.
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("seed", [1, 2, 3, 4, 6, 7, 8, 10])
+@pytest.mark.parametrize("seed", [1, 2, 3, 4, 6, 8, 10])
 def test_answers_that_enumeration_confirms_are_certified(seed):
     """What enumeration finds is certified; one tick more is refuted, with a strategy as fast as that."""
     problem = a_random_problem(seed)

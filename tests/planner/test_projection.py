@@ -19,7 +19,16 @@ from planner.cli import main
 from planner.jobs.problem import Problem, load
 from planner.measure.calibrate.calibrate import Unfit
 from planner.measure.calibrate.fit import priors_of
-from planner.measure.project.anchor import Anchor, Peaks, anchor, covered_fraction, differences, road, simulated_seconds
+from planner.measure.project.anchor import (
+    Anchor,
+    Peaks,
+    anchor,
+    covered_fraction,
+    differences,
+    predicted_bytes,
+    road,
+    simulated_seconds,
+)
 from planner.measure.project.projected import (
     ProjectedPart,
     Projection,
@@ -84,6 +93,12 @@ def anchored(folder: Path, *runs: Mapping[str, Any], job: Problem | None = None)
     """What some small runs say of the device."""
     job = job or a_job()
     return anchor(job, small_runs([a_file(folder, *runs)], job))
+
+
+def model_bytes(folder: Path) -> float:
+    """Bytes of a small run of two layers by the model."""
+    small = small_runs([a_file(folder, a_run(2, step_seconds=1.0))], a_job())[0]
+    return predicted_bytes(small, road(DEVICE))
 
 
 def projected(folder: Path, *runs: Mapping[str, Any], job: Problem | None = None) -> Projection:
@@ -201,7 +216,7 @@ class TestMemory:
     @pytest.mark.slow
     def test_bytes_that_no_formula_has_are_added_to_the_device(self, tmp_path: Path) -> None:
         """A peak half a GiB above the predicted one: the device's own bytes are 1.5 GiB in place of 1."""
-        model = anchored(tmp_path, a_run(2, step_seconds=1.0)).runs[0].model_bytes
+        model = model_bytes(tmp_path)
 
         found = anchored(tmp_path, a_run(2, step_seconds=1.0, peak_memory_gib=model / GIB_BYTES + 0.5))
 
@@ -212,7 +227,7 @@ class TestMemory:
     @pytest.mark.slow
     def test_at_most_it_grows_with_all_else_and_scatters_as_peaks_do(self, tmp_path: Path) -> None:
         """A peak twice the predicted one: the job's is at most twice the predicted one, times the law's spread."""
-        model = anchored(tmp_path, a_run(2, step_seconds=1.0)).runs[0].model_bytes
+        model = model_bytes(tmp_path)
 
         found = projected(tmp_path, a_run(2, step_seconds=1.0, peak_memory_gib=2 * model / GIB_BYTES))
 
@@ -236,7 +251,7 @@ class TestMemory:
     @pytest.mark.slow
     def test_a_bound_beyond_the_device_is_said(self, tmp_path: Path) -> None:
         """The job takes 1.2 of 3 GiB by the model, and 1.9 more by a peak that is 1.9 larger."""
-        model = anchored(tmp_path, a_run(2, step_seconds=1.0)).runs[0].model_bytes
+        model = model_bytes(tmp_path)
         small = {**DEVICE, "memory_bytes": 3 * GIB_BYTES}
         job = a_job(cluster={"device": small, "num_devices": 4})
 

@@ -318,6 +318,8 @@ class LayerFootprint(Record):
         Bytes of the layer's input.
     gradient_bytes
         Bytes of the gradients of activations that are alive at once in its backward pass.
+    shapes_parameters
+        Parameters of one weight of each shape in layers of all kinds, shape (...).
     """
 
     dense_parameters: NDArray[np.float64]
@@ -326,6 +328,7 @@ class LayerFootprint(Record):
     module_bytes: NDArray[np.float64]
     input_bytes: NDArray[np.float64]
     gradient_bytes: NDArray[np.float64]
+    shapes_parameters: NDArray[np.float64]
 
 
 @record(frozen=True, kw_only=True, slots=True)
@@ -337,8 +340,8 @@ class EmbeddingHeadFootprint(Record):
     ----------
     embedding_parameters, head_parameters, mtp_parameters
         Number of parameters; MTP without its transformer layers, which count as layers of the last rank.
-    layer_shapes_parameters, head_shape_parameters
-        Parameters of one weight of each shape in the layers; of the head's weight.
+    head_shape_parameters
+        Parameters of the head's weight.
     gradient_bytes
         Bytes of the embedding's gradient in the backward pass.
     last_saved_bytes
@@ -348,7 +351,6 @@ class EmbeddingHeadFootprint(Record):
     embedding_parameters: NDArray[np.float64]
     head_parameters: NDArray[np.float64]
     mtp_parameters: NDArray[np.float64]
-    layer_shapes_parameters: NDArray[np.float64]
     head_shape_parameters: NDArray[np.float64]
     gradient_bytes: NDArray[np.float64]
     last_saved_bytes: NDArray[np.float64]
@@ -379,6 +381,7 @@ def layer_footprint(
         module_bytes=np.stack([shape.stack(sum_dropped_bytes(layer, shape)) for layer in layers], axis=-2),
         input_bytes=shape.stack([kind.streams * layer_input for kind in model.kinds]),
         gradient_bytes=shape.stack([_gradients(layer, shape) for layer in layers]),
+        shapes_parameters=shape.zeros + _one_of_each_shape(layers),
     )
 
 
@@ -426,7 +429,6 @@ def embedding_head_footprint(
         embedding_parameters=embedding_parameters,
         head_parameters=zero + _parameters(head, expert=False) + copy,
         mtp_parameters=zero + _parameters(mtp, expert=False),
-        layer_shapes_parameters=zero + _one_of_each_shape(layer_operators(layer, shape) for layer in model.kinds),
         head_shape_parameters=zero + _one_of_each_shape([head]),
         gradient_bytes=embedding_parameters * shape.activation_bytes,
         last_saved_bytes=zero + _saved_bytes(head) + _saved_bytes(mtp),
@@ -834,7 +836,7 @@ def rank_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> RankBytes:
         logits=logits,
         working=at_work,
         gathered=ones * gathered_bytes(precision, largest_layer_parameters=largest_layer, sharding=sharding),
-        buffers=_buffer_bytes(device, edge, whole),
+        buffers=_buffer_bytes(device, layer, edge, whole),
         runtime=ones * device.runtime_bytes,
         fragmentation=device.behaviour.memory.fragmentation,
     )
@@ -1000,7 +1002,7 @@ def _backward_peak_bytes(
     return np.asarray(np.maximum(np.maximum(in_layers, in_embedding), 0.0))
 
 
-def _buffer_bytes(device: EquippedDevice, edge: EmbeddingHeadFootprint, stages: Stages) -> Array:
+def _buffer_bytes(device: EquippedDevice, layer: LayerFootprint, edge: EmbeddingHeadFootprint, stages: Stages) -> Array:
     """Bytes of copies of the embedding, of held gradients, and of workspaces."""
     embedding = (
         stages.first
@@ -1008,7 +1010,7 @@ def _buffer_bytes(device: EquippedDevice, edge: EmbeddingHeadFootprint, stages: 
         * BUFFER_BYTES
         * add_layer_axis(edge.embedding_parameters)
     )
-    shapes = add_layer_axis(edge.layer_shapes_parameters) + stages.last * add_layer_axis(edge.head_shape_parameters)
+    shapes = add_layer_axis(layer.shapes_parameters) + stages.last * add_layer_axis(edge.head_shape_parameters)
     memory_model = device.behaviour.memory
     return np.asarray(embedding + memory_model.weight_gradient_bytes * shapes + memory_model.workspace_bytes)
 

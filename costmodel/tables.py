@@ -114,7 +114,7 @@ def tabulate(quantity: Callable[..., Result], facts: Facts, decisions: Mapping[s
     """
     fact_names, decision_names = signature(quantity)
     arguments = dict(zip(decision_names, _decisions(facts, decisions, decision_names), strict=True))
-    return quantity(*(facts if name == "facts" else getattr(facts, name) for name in fact_names), **arguments)
+    return quantity(*[facts if name == "facts" else getattr(facts, name) for name in fact_names], **arguments)
 
 
 def lookup(quantity: Callable[..., Result], facts: Facts, decisions: Mapping[str, Any]) -> Result:

@@ -73,6 +73,13 @@ def ray():
     holder.communicate("")
 
 
+@pytest.fixture
+def little_patience(monkeypatch):
+    """Dask waits a second, not five, for whoever does not answer."""
+    pytest.importorskip("distributed", reason="the extra 'dask' is not installed")
+    monkeypatch.setattr("planner.batch.executors.dask.CONNECT_SECONDS", 1)
+
+
 @pytest.fixture(params=["dask", "ray"])
 def cluster(request):
     """Options that mean a cluster of either kind."""
@@ -105,7 +112,7 @@ def test_poison_and_time_limits_touch_only_their_jobs_on_a_cluster(cluster, tmp_
     jobs = list(batch_work.jobs(5, "poison", "stuck", "stumbles once", "raises"))
 
     results = {
-        result.name: result for result in run_jobs(batch_work.pool(tmp_path, timeout_seconds=5.0, **cluster), jobs)
+        result.name: result for result in run_jobs(batch_work.pool(tmp_path, timeout_seconds=2.0, **cluster), jobs)
     }
 
     assert {name: str(result.status) for name, result in results.items() if not name.startswith("job")} == {
@@ -118,6 +125,7 @@ def test_poison_and_time_limits_touch_only_their_jobs_on_a_cluster(cluster, tmp_
     assert [len(batch_work.attempts(tmp_path, job)) for job in jobs] == [2, 1, 2, 1] + [1] * 5
 
 
+@pytest.mark.usefixtures("little_patience")
 @pytest.mark.parametrize("backend", ["dask", "ray"])
 def test_a_scheduler_that_does_not_answer_is_named(backend):
     """Within seconds, and no worker is started."""
@@ -155,16 +163,18 @@ def answer_as_the_web_does(server: socket.socket) -> None:
                 connection.recv(2**16)
 
 
+@pytest.mark.usefixtures("little_patience")
 def test_a_scheduler_without_workers_is_named():
     """Nobody would ever do the jobs."""
     distributed = pytest.importorskip("distributed", reason="the extra 'dask' is not installed")
     with (
         distributed.LocalCluster(n_workers=0, dashboard_address=":0") as cluster,
-        pytest.raises(SpecError, match="has no workers after 5 s"),
+        pytest.raises(SpecError, match="has no workers after 1 s"),
     ):
         plan_many([JOB], backend="dask", scheduler=cluster.scheduler_address)
 
 
+@pytest.mark.usefixtures("little_patience")
 def test_a_scheduler_that_goes_ends_the_batch_and_nothing_is_lost(tmp_path):
     """One message; what was done is in the file, and the rest is done elsewhere."""
     distributed = pytest.importorskip("distributed", reason="the extra 'dask' is not installed")
@@ -193,6 +203,7 @@ def test_a_scheduler_that_goes_ends_the_batch_and_nothing_is_lost(tmp_path):
     assert sorted(line["key"] for line in read_results(out)) == [job.key for job in jobs]
 
 
+@pytest.mark.usefixtures("little_patience")
 @in_one_case("address", ["here", "tcp://", "http://host:port", "127.0.0.1:99999999"])
 def test_what_is_no_address_is_named(address):
     """One sentence for Dask and for Ray."""

@@ -1,1 +1,1 @@
-"""Whether it was right and fast: the paper's numbers, proofs, measured runs, batches, pages; not in the wheel."""
+"""Checks of accuracy and speed: the paper's numbers, proofs, measured runs, batches, pages; not in the wheel."""

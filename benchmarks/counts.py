@@ -49,7 +49,7 @@ class Check:
     Parameters
     ----------
     job
-        What was planned.
+        Name of the planned job.
     num_nodes
         The smaller number.
     seconds
@@ -114,7 +114,7 @@ def violations(checks: list[Check]) -> list[Check]:
 def main() -> int:
     """Print each job's plan, how many leave devices idle, and the violations."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", type=int, default=40, help="random jobs")
+    parser.add_argument("--jobs", type=int, default=40, help="number of random jobs")
     parser.add_argument("--first-seed", type=int, default=0, help="the first of them")
     given = parser.parse_args()
     every, num_idle = list[Check](), 0

@@ -34,7 +34,7 @@ SHOWN = {"llama3-405b-2048xh100": (3975, 6390), "deepseek-v3-2048xh100": (0, 289
 WIDTH = 1300
 
 COLOURS = 255
-"""Of a picture: plots and text need no more, and files of a repository should be small."""
+"""Colours of a picture: plots and text need no more, and files of a repository should be small."""
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 OPTIONS = (

@@ -2,7 +2,7 @@
 ``python -m benchmarks.resident``: resident memory of one process over 500 plans of different jobs.
 
 Random jobs of all models of the catalog and of models that no other job has. Each is planned, rendered in every format,
-estimated and exported to every target; every tenth is explained and compared. Nothing collects garbage by hand. Of
+estimated and exported to every target; every tenth is explained and compared. Nothing collects garbage by hand. For
 every fifty plans it prints the least that the process holds after one of the last 25, since what the last job freed may
 come on top, and what it holds now. Exits with 1 if the former grows, or if a job's facts outlive its plan.
 """
@@ -76,7 +76,7 @@ def use(job: dict[str, Any], index: int) -> None:
 
 
 def main() -> int:
-    """Plan one job after the other, print the memory, return the exit code."""
+    """Plan one job after the other and print the memory; return 0 if it does not grow, else 1."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.resident", description=__doc__)
     parser.add_argument("--jobs", type=int, default=NUM_JOBS, help=f"how many plans (default: {NUM_JOBS})")
     arguments = parser.parse_args()

@@ -33,7 +33,7 @@ START_SECONDS, WAIT_SECONDS = 60.0, 300.0
 
 
 def main() -> int:
-    """Serve, ask, print, and return the exit code."""
+    """Serve, ask and print; return 1 if an answer is lost or a limit exceeded, else 0."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -733,7 +733,7 @@ def muon_state_bytes(facts: Facts, decisions: Decisions, stages: Stages) -> Arra
 
     Derivation: the P parameters of matrices have the D bytes of Adam's states, without its second moment, D_m. Replicas
     that share only states own whole matrices, so that the fullest one has P_dealt parameters instead of P / s of them.
-    Where gradients are all-reduced, there is no distributed optimizer for the others: one replica also has all of the
+    If gradients are all-reduced, there is no distributed optimizer for the others: one replica also has all of the
     embedding or of the head.
     """
     precision, sharding = facts.workload.precision, sharding_of_states(facts, decisions)

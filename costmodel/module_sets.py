@@ -52,8 +52,8 @@ def needless_sets(
     (:func:`costmodel.lowering.layer.sum_over_modules`): computation, launches, communication. Let another set s'
     have less of each and drop no less in any kind of layer (delta >= 0 bytes more); then the step is no slower. The
     rank keeps :math:`n \sum_k L_k \delta_k` bytes less and needs at most :math:`w \max_k \delta_k` more for the w
-    layers at work. If n >= w, its peak is no higher, with any layers (:func:`memory_follows`). Of fully equal sets the
-    first is kept. Full recomputation is not compared.
+    layers at work. If n >= w, its peak is no higher, with any layers (:func:`memory_follows`). The first of fully equal
+    sets is kept. Full recomputation is not compared.
 
     Parameters
     ----------

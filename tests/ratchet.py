@@ -21,14 +21,20 @@ from pathlib import Path
 
 import yaml
 
-from tests.sources import PACKAGES, ROOMS, ROOT, code_lines, docstrings, label, nodes, python_files
+from tests.sources import PACKAGES, ROOMS, ROOT, code_lines, docstrings, label, nodes, python_files, sentences
 
 FILE = ROOT / "tests" / "data" / "house.yaml"
 
 Figures = Mapping[str, float]
 
-OPENERS = re.compile(r"(What|Whether|Which|Whose|Who|Where|How|Of|Those|That|The same|Each of whom)\b")
-"""Words that begin a clause without a subject; no docstring begins with one."""
+QUESTIONS = re.compile(r"(What|Whether|Which|Whose|Who|Where|Why|How|Of)\b")
+"""Words that begin a clause without a subject; no sentence of a docstring begins with one."""
+
+OPENERS = re.compile(rf"{QUESTIONS.pattern}|(Those|That|The same|Each of whom)\b")
+"""The same and words that point back; no docstring begins with one."""
+
+WORDED = (*PACKAGES, "benchmarks", "docs")
+"""Folders whose docstrings are read for openers: the wheel, and code that a reader of the house meets beside it."""
 
 PREPOSITION = re.compile(
     "above|across|after|against|along|among|apart|as|at|before|behind|below|besides?|between|beyond|by|for|from|in|into|"
@@ -88,13 +94,22 @@ def is_participle(name: str) -> bool:
     return bool(PARTICIPLE.fullmatch(name.partition("_")[0])) and not name.endswith(UNITS)
 
 
+def openers() -> Iterator[str]:
+    """Yield sentences of docstrings that open with a word without a subject, field descriptions included."""
+    for path in python_files(*WORDED):
+        for one in docstrings(path):
+            for number, said in enumerate(sentences(one.value)):
+                if (QUESTIONS if number else OPENERS).match(said):
+                    yield f"{label(path)}:{one.lineno}: {said}"
+
+
 def count_words() -> Figures:
-    """Count docstrings and names that style forbids, in the packages."""
+    """Count docstrings and names that style forbids, in the packages; openers in the benchmarks too."""
     texts = [one.value.strip() for path in python_files(*PACKAGES) for one in docstrings(path)]
     words = re.findall(r"[A-Za-z]+", " ".join(texts).lower())
     names = list(function_names())
     return {
-        "docstring openers": sum(bool(OPENERS.match(text)) for text in texts),
+        "docstring openers": len(list(openers())),
         "what in 1,000 words of docstrings": round(1000 * words.count("what") / len(words), 1),
         "names that begin with a participle": sum(map(is_participle, names)),
         "names that begin with a preposition": sum(

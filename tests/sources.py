@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import os
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -93,3 +95,19 @@ def code_lines(path: Path) -> frozenset[int]:
     said = {number for one in docstrings(path) for number in range(one.lineno, one.end_lineno + 1)}
     lines = enumerate(text(path).splitlines(), start=1)
     return frozenset({number for number, line in lines if line.strip() and not line.lstrip().startswith("#")} - said)
+
+
+ENTRY = r"\*{0,2}\w+(, \*{0,2}\w+)*( : .+)?"
+"""Names above their meaning, as in a list of parameters."""
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Sentences of a docstring's prose, up to a full stop: formulas, examples, tables, headings and names are none."""
+    prose = re.sub(r"^.+\n *-{3,}$", "", inspect.cleandoc(text), flags=re.MULTILINE)
+    prose = re.sub(rf"^( *){ENTRY}\n(?=\1 +\S)", "\n", prose, flags=re.MULTILINE)
+    prose = re.sub(r"^ *[-*] ", "\n", prose, flags=re.MULTILINE)
+    for paragraph in re.split(r"\n\s*\n", prose):
+        lines = [line.strip() for line in paragraph.splitlines()]
+        said = " ".join(line for line in lines if not re.match(r"(>>>|\.\.\.? |\.\. math|\|)", line))
+        if not re.match(r":math|\\|T_|[\w{}]+ = ", said):
+            yield from re.split(r"(?<=[.?!])\s+", said)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import csv
-import inspect
 import re
 from collections.abc import Iterator
 
@@ -12,8 +11,8 @@ import pytest
 
 from tests.cases import require_none
 from tests.documents import PAGES, prose_of
-from tests.ratchet import OPENERS
-from tests.sources import PACKAGES, ROOT, docstrings, label, names, python_files, strings, text, tree
+from tests.ratchet import OPENERS, WORDED, openers
+from tests.sources import PACKAGES, ROOT, docstrings, label, names, python_files, sentences, strings, text, tree
 
 FILES = python_files(*PACKAGES)
 WORDS = {row["private"]: row["field"] for row in csv.DictReader((ROOT / "tests" / "data" / "words.csv").open())}
@@ -27,9 +26,6 @@ PHRASES = re.compile(
 MOST_WORDS = 30
 """Of a sentence, which ends at a full stop, a question mark or an exclamation mark; on a page also at a colon."""
 
-ENTRY = r"\*{0,2}\w+(, \*{0,2}\w+)*( : .+)?"
-"""Names above their meaning, as in a list of parameters."""
-
 COSTING = ("network", "lowering", "pipelines", "memory", "step", "operators", "reliability")
 UNIT = re.compile(
     r"\b([Ss]econds?|[Bb]ytes?|FLOPs?|[Ff]raction|per second|[Ss]hare of|[Cc]ount of|[Nn]umber of)\b|[Uu]nit: \w"
@@ -37,18 +33,6 @@ UNIT = re.compile(
 SOURCE = re.compile(r"References|Derivation: \S|arXiv|MoFa|[Ee]quation|Megatron|PyTorch|NCCL|Transformer Engine|NVIDIA")
 LEAST_UNITS, LEAST_SOURCES = 0.95, 0.9
 """Shares of the cost functions whose docstring states a unit, and a source or derivation."""
-
-
-def sentences(text: str) -> Iterator[str]:
-    """Sentences of a docstring's prose, up to a full stop: formulas, examples, tables, headings and names are none."""
-    prose = re.sub(r"^.+\n *-{3,}$", "", inspect.cleandoc(text), flags=re.MULTILINE)
-    prose = re.sub(rf"^( *){ENTRY}\n(?=\1 +\S)", "\n", prose, flags=re.MULTILINE)
-    prose = re.sub(r"^ *[-*] ", "\n", prose, flags=re.MULTILINE)
-    for paragraph in re.split(r"\n\s*\n", prose):
-        lines = [line.strip() for line in paragraph.splitlines()]
-        said = " ".join(line for line in lines if not re.match(r"(>>>|\.\.\.? |\.\. math|\|)", line))
-        if not re.match(r":math|\\|T_|[\w{}]+ = ", said):
-            yield from re.split(r"(?<=[.?!])\s+", said)
 
 
 def cost_functions() -> Iterator[tuple[str, str]]:
@@ -90,6 +74,11 @@ def test_sentences_are_short():
     require_none(f"{label(path)}:{node.lineno}: {one}" for path, node, one in said if len(one.split()) > MOST_WORDS)
 
 
+def test_sentences_of_docstrings_have_a_subject():
+    """No sentence of a docstring begins with a question word, in the benchmarks neither; nor does a field's text."""
+    require_none(openers())
+
+
 def test_headings_have_a_subject():
     """No heading of a document begins with a question word."""
     pages = (ROOT / "CONTRIBUTING.md", *PAGES)
@@ -100,7 +89,7 @@ def test_headings_have_a_subject():
 
 def test_messages_and_help_texts_have_a_subject():
     """No text that a user reads begins with a question word, be it a message, a help text or a row of a report."""
-    said = [(path, line, one) for path in FILES for line, one in strings(path) if " " in one]
+    said = [(path, line, one) for path in python_files(*WORDED) for line, one in strings(path) if " " in one]
 
     require_none(f"{label(path)}:{line}: {one}" for path, line, one in said if OPENERS.match(one))
 

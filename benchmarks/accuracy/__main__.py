@@ -38,7 +38,7 @@ FOLDS_DIFFER = 5
 
 @refuse_wrong_input
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the report; returns the exit code."""
+    """Print the report; return one of the exit codes of the module's text."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.store and (options.share < 1 or options.budget < math.inf):

@@ -133,7 +133,7 @@ def write_catalog(
     Parameters
     ----------
     constants, values, widths
-        What was fitted, to which values, and the standard deviations of their logarithms that remain.
+        Fitted constants, their values, and the standard deviations of their logarithms that remain.
     rows
         Measured rows by calibration, by calibration and size of the model (``hopper 4096x128``), and by framework.
     assumed

@@ -1,4 +1,4 @@
-"""Which rules forbid configurations that really ran: none of physics should, and few of their own software's."""
+"""Check that rules allow configurations that really ran: all of physics, and nearly all of each row's own software."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ NUM_EXAMPLES = 3
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refusals:
     """
-    What the rules of one family forbid.
+    Configurations that the rules of one family forbid.
 
     Parameters
     ----------
     family
-        Of which kind the rules are.
+        Family of the rules.
     by_rule
         Rows that each rule forbids, where it forbids any.
     num_refused, num_asked
@@ -61,7 +61,7 @@ class Refusals:
 
     @property
     def is_met(self) -> bool:
-        """Whether no more are forbidden than may be."""
+        """True if no more are forbidden than allowed."""
         return self.fraction <= GOALS.get(self.family, 1.0)
 
 
@@ -75,7 +75,7 @@ def distinct_configurations(cases: Iterable[Case]) -> list[Case]:
 
 
 def refusals(cases: Sequence[Case]) -> Iterator[Refusals]:
-    """What the rules of each family forbid of some configurations, with the facts of each row's own software."""
+    """Count the configurations that the rules of each family forbid, with the facts of each row's own software."""
     asked = [(one, one.strategy.decisions() | _resources(one)) for one in cases]
     for family, rules in FAMILIES.items():
         broken = [(one, find_violations(one.facts, decisions, rules=rules)) for one, decisions in asked]
@@ -109,7 +109,7 @@ def allowed_lines(found: Sequence[Refusals]) -> Iterator[str]:
 
 OF_CLUSTER = ("device", "num_devices", "framework")
 
-"""What a plain job says of its cluster."""
+"""Entries of a plain job that describe its cluster."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,7 +124,7 @@ class Plain:
     step_seconds
         Predicted.
     fits
-        Whether it fits into the device's memory.
+        True if it fits into the device's memory.
     """
 
     case: Case
@@ -133,7 +133,7 @@ class Plain:
 
     @property
     def ran(self) -> bool:
-        """Whether it really ran."""
+        """True if the configuration really ran."""
         return self.case.run.kind != "oom"
 
 
@@ -160,11 +160,11 @@ def plain_estimates(predicted: Iterable[Prediction]) -> Iterator[Plain]:
 
 MEGATRON = ("nemo", "megatron-bridge", "megatron-core")
 
-"""How the frameworks of Megatron and NeMo begin."""
+"""First words of the frameworks built on Megatron Core."""
 
 
 def plain_lines(predicted: Iterable[Prediction]) -> Iterator[str]:
-    """What plain jobs are refused for memory, as text."""
+    """List, as text, the plain jobs that are refused for memory."""
     rows = list(plain_estimates(predicted))
     yield f"\n{'Plain jobs: does it fit?':<60} {'ran':>5} {'refused':>8} {'oom':>5} {'refused':>8} {'step off':>9}"
     for name, starts in (("all", ("",)), ("NeMo, Megatron-Bridge, Megatron-Core", MEGATRON)):

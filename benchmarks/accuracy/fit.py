@@ -44,7 +44,7 @@ class Fitted:
     Parameters
     ----------
     constants, values, widths
-        What was fitted, to which values, and the standard deviations of their logarithms that remain.
+        Fitted constants, their values, and the standard deviations of their logarithms that remain.
     jacobian
         Derivatives of the rows' logarithms, shape (rows, constants).
     left_out
@@ -69,13 +69,13 @@ FEWEST_OTHERS = 3
 
 
 def several_sources_tell(constant: Constant, timed: Sequence[Case]) -> bool:
-    """Whether a framework's constant would be determined by more than one source of runs."""
+    """Tell whether more than one source of runs would determine a framework's constant."""
     rows = Counter(case.run.source for case in timed if constant.touches(**setting_of(case)))
     return sum(rows.values()) - max(rows.values(), default=0) >= FEWEST_OTHERS
 
 
 def chosen_constants(timed: Sequence[Case], *, frameworks: bool) -> tuple[Constant, ...]:
-    """What is fitted to rows: every calibration's constants, of frameworks' those that several sources tell."""
+    """Choose the constants fitted to rows: all of calibrations, and those of frameworks that several sources tell."""
     return tuple(
         one for one in constants(frameworks=frameworks) if not one.framework or several_sources_tell(one, timed)
     )
@@ -93,9 +93,9 @@ def fitted(timed: Sequence[Case], known: References, *, kinds: Sequence[str], nu
     timed
         Rows with a step time.
     known
-        What they refer to.
+        Quantities that the constants refer to.
     kinds
-        Of the folds in which rows are left out.
+        Kinds of the folds in which rows are left out.
     num_processes
         Processes that share the work.
     """

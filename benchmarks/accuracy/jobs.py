@@ -63,7 +63,7 @@ def job_text(case: Case) -> str:
 
 
 def job_entries(case: Case) -> dict[str, Any]:
-    """The same as plain data."""
+    """Return the entries of a row's job as plain data."""
     document = {name: entry for name, entry in case.problem.document.items() if name != "search"}
     return {**document, "strategy": strategy_entries(case.facts, case.strategy)}
 
@@ -80,7 +80,7 @@ def differences(results: Iterable[Prediction | RejectedRow], folder: Path | None
     results
         Every row.
     folder
-        Where :func:`write_jobs` wrote them; None: they are written now, and thrown away.
+        Folder that :func:`write_jobs` wrote; None: they are written now, and deleted afterwards.
     """
     predicted = [one for one in results if isinstance(one, Prediction)]
     if folder is not None:
@@ -105,7 +105,7 @@ def _differences(one: Prediction, path: Path) -> Iterator[tuple[str, str]]:
 
 
 def figures(one: Prediction) -> dict[str, float]:
-    """What the benchmark says of a row, by the names of ``planner estimate --format json``."""
+    """Return the benchmark's figures of a row, by the names of ``planner estimate --format json``."""
     seen = {SEEN[one.run.memory_kind]: one.peak_memory_gib * GIB_BYTES} if one.run.memory_kind in SEEN else {}
     return {"step_time_seconds": one.step_seconds, "peak_memory_bytes": one.device_bytes, **seen}
 
@@ -115,7 +115,7 @@ SEEN = {"allocated": "allocated_bytes", "unspecified": "allocated_bytes", "reser
 
 
 def check_lines(results: Iterable[Prediction | RejectedRow], differing: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """How many job files agree, and where the others differ, as text."""
+    """Count the job files that agree, and list the differences of the others, as text."""
     count = sum(isinstance(one, Prediction) for one in results)
     agreeing = count - len({row for row, _ in differing})
     yield f"\nJob files that 'planner estimate' costs as their rows, to the last digit: {agreeing} of {count}"
@@ -160,8 +160,8 @@ UNEXPLAINED = 2.0
 """
 Error that formulas leave of a published step, over :data:`planner.measure.calibrate.fit.NOISE`: 4 %.
 
-After a fit the median row is 3 % off, as with a normal error of 5 %. Of 2, 3, 4 and 5 % in turn, 4 % predicts
-left-out groups best.
+After a fit the median row is 3 % off, as with a normal error of 5 %. Tried were 2, 3, 4 and 5 %: 4 % predicts left-out
+groups best.
 """
 
 

@@ -1,7 +1,7 @@
 """
 ``python -m benchmarks.accuracy.launches``: what alternating passes cost where they were measured.
 
-Where expert-parallel communication overlaps and no CUDA graphs launch the kernels, the host launches passes of two
+If expert-parallel communication overlaps and no CUDA graphs launch the kernels, the host launches passes of two
 micro-batches by turns. For every such measured run the fraction by which layers must be longer than without the overlap
 so that the predicted step is the measured one, if launches alone make them longer. The largest of each generation of
 devices is the catalog's ``overlap_launches_most_fraction``: nothing says that launches may lengthen a layer by more.
@@ -46,7 +46,7 @@ class Alternating:
     Parameters
     ----------
     id, architecture, model, device
-        Of the run.
+        Facts of the run.
     measured_seconds, predicted_seconds, apart_seconds
         Its step, measured and predicted, and predicted without the overlap.
     fraction
@@ -124,7 +124,7 @@ def most_beyond(architecture: str) -> float:
 
 
 def main() -> int:
-    """Print a line per run, compare with the catalog, return the exit code."""
+    """Print a line per run and compare with the catalog; return 1 if it says otherwise, else 0."""
     runs, wrong = list(alternating_runs(predictions(*read_table()))), []
     print(f"{'':50} {'measured':>9} {'predicted':>9} {'apart':>9} {'layers':>7} {'predicted':>9}")
     for one in runs:

@@ -1,4 +1,4 @@
-"""How far predictions are off: errors of a group of rows, right calls on memory, rankings of layouts."""
+"""Errors of predictions: of a group of rows, of calls on memory, of rankings of layouts."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Errors:
     Parameters
     ----------
     rows
-        How many.
+        Number of rows.
     mean, median, p90, maximum
-        Of the absolute errors.
+        Statistics of the absolute errors.
     bias
         Mean of the signed errors, predicted over measured minus 1.
     """
@@ -59,7 +59,7 @@ class Errors:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemoryCalls:
     """
-    Whether "does it fit?" was answered right.
+    Right and wrong answers to "does it fit?".
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class MemoryCalls:
     ran, false_alarms
         Rows that ran; those of them that were predicted not to fit.
     silent
-        Those of the false alarms whose rows name neither recomputation nor offload.
+        False alarms whose rows name neither recomputation nor offload.
     """
 
     oom: int
@@ -86,9 +86,9 @@ class Ranking:
     Parameters
     ----------
     group
-        What they share: source, model, layers, GPU, number of GPUs, batch, sequence, dtype.
+        Facts that they share: source, model, layers, GPU, number of GPUs, batch, sequence, dtype.
     layouts
-        How many different ones.
+        Number of different layouts.
     spearman
         Rank correlation of predicted and measured times; None for fewer than ``RANKED_LAYOUTS``.
     regret
@@ -116,7 +116,7 @@ def errors(values: Sequence[float]) -> Errors:
     """
     signed = np.asarray(values)
     absolute = np.abs(signed)
-    with np.errstate(invalid="ignore"):  # What is not finite stays so, and is printed as "-".
+    with np.errstate(invalid="ignore"):  # A figure that is not finite stays so, and is printed as "-".
         return Errors(
             rows=len(values),
             mean=float(absolute.mean()),
@@ -161,7 +161,7 @@ def _shared(one: Prediction) -> tuple[Any, ...]:
 
 
 def shared(run: Run, num_layers: int) -> tuple[Any, ...]:
-    """What the runs of one job have in common: everything but the layout."""
+    """Return the facts that the runs of one job have in common: everything but the layout."""
     return (
         run.source,
         run.model,
@@ -231,7 +231,7 @@ def ranking_summary(groups: Sequence[Ranking]) -> dict[str, Any]:
 
 def regret(measured: Sequence[float], predicted: Sequence[float]) -> float:
     """
-    What the choice by prediction costs; of layouts predicted alike, the slowest counts.
+    Return the cost of choosing by prediction, as a fraction; among layouts predicted alike, the slowest counts.
 
     >>> regret([10.0, 12.0, 11.0], [5.0, 4.0, 6.0])
     0.2

@@ -29,7 +29,7 @@ def page(figures: Report, left_out: Sequence[Prediction], newer: Sequence[Predic
     Parameters
     ----------
     figures
-        Of the shipped calibrations, with those of groups left out.
+        Figures of the shipped calibrations, with those of groups left out.
     left_out
         Rows predicted without their groups.
     newer

@@ -141,7 +141,7 @@ def family(key: str) -> str:
 
 
 def features(one: Prediction) -> tuple[str, ...]:
-    """What a run used, each once; groups overlap."""
+    """Return the features that a run used, each once; groups overlap."""
     run, s = one.run, one.strategy
     flags = {
         f"architecture: {one.architecture}": True,

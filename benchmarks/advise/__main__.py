@@ -73,10 +73,10 @@ LEAST_ORDERED, APART, MOST_OFF, FEWEST_INSIDE = 0.95, 1.1, 0.08, 5
 
 
 def main() -> int:
-    """Run the parts, print their figures, return the exit code."""
+    """Run the parts and print their figures; return 1 if a check fails, else 0."""
     parts = {"front": check_front, "time": check_time, "mlperf": check_mlperf, "trainings": check_trainings}
     parser = argparse.ArgumentParser(prog="python -m benchmarks.advise", description=__doc__)
-    parser.add_argument("--only", choices=tuple(parts), help="one part")
+    parser.add_argument("--only", choices=tuple(parts), help="the part to run")
     only = parser.parse_args().only
     return conclude(text for name, check in parts.items() if only in (None, name) for text in check())
 

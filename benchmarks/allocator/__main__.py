@@ -29,7 +29,7 @@ TAIL = 0.1
 """Below the low share, and above the high one, lie so many of the simulated jobs."""
 
 LEAST_INSIDE = 7
-"""Of nine measured layouts, how many lie within the low and the high share: 80 %, rounded down."""
+"""Least number of the nine measured layouts within the low and the high share: 80 %, rounded down."""
 
 ROUNDS = 5
 """Halvings of the interval in which the least memory lies that a job runs in, or runs in without retries."""
@@ -43,7 +43,7 @@ RUNS = Path(__file__).parents[1] / "measured_runs" / "runs.csv"
 
 
 def kind_of(job: Job) -> str:
-    """What the catalog tells apart: whole weights; gathered ones, with and without full recomputation."""
+    """Return the catalog's kind of a job: whole weights, or gathered ones with or without full recomputation."""
     if job.sharded == "none":
         return "whole"
     return "gathered_recomputed" if job.recompute == "full" else "gathered"

@@ -40,7 +40,7 @@ class Block:
     before, after
         Neighbours in the segment.
     is_free
-        Whether no tensor has it.
+        True if no tensor occupies it.
     """
 
     address: int
@@ -55,7 +55,7 @@ class Block:
 
 class Allocator:
     """
-    What a device has reserved and allocated as tensors come and go.
+    Memory that a device has reserved and allocated as tensors come and go.
 
     Parameters
     ----------

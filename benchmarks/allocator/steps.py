@@ -16,8 +16,8 @@ CONTEXT_BYTES = 0.6e9
 
 PROTOCOL_BYTES = 4 * MIB + 120 * 640 * 8 * 8 + 8 * 512 * 8 * 16
 """
-Of one NCCL connection: Simple, ``NCCL_BUFFSIZE``; LL128, 120 elements of 8 bytes for 640 threads in 8 steps; LL, 8
-lines of 16 bytes for 512 threads in 8 steps (NCCL, ``src/include/device.h``, ``src/init.cc``, recalled).
+Buffers of one NCCL connection: Simple, ``NCCL_BUFFSIZE``; LL128, 120 elements of 8 bytes for 640 threads in 8 steps;
+LL, 8 lines of 16 bytes for 512 threads in 8 steps (NCCL, ``src/include/device.h``, ``src/init.cc``, recalled).
 """
 
 CHANNELS = 24
@@ -153,10 +153,10 @@ class Job:
     recompute
         ``none`` or ``full``.
     sharded
-        How weights and gradients are sharded over ``ranks``: ``tensors`` (FSDP2) are copied out of what was gathered,
+        Sharding of weights and gradients over ``ranks``: ``tensors`` (FSDP2) are copied out of the gathered buffer,
         ``flat`` ones (PyTorch's first FSDP) are views of it; ``none``: gradients lie in one buffer (Megatron-LM).
     ranks
-        That share states.
+        Ranks that share states.
     experts
         Routed rows per token, 0: dense.
     imbalance
@@ -195,9 +195,9 @@ class Rank:
     Parameters
     ----------
     job, allocator
-        What is trained, and where it lives.
+        Training job of the rank, and the allocator of its device.
     seed
-        Of the imbalance of experts.
+        Seed of the imbalance of experts.
     """
 
     def __init__(self, job: Job, allocator: Allocator, *, seed: int = 0):
@@ -334,7 +334,7 @@ class Rank:
         return [self._new(2 * self.job.tokens * self.job.hidden)] if self.job.tp > 1 else []
 
     def _gather(self) -> list[int]:
-        """What is gathered arrives in a buffer on a stream of its own; FSDP2 copies weights out of it."""
+        """Gather weights into a buffer on a stream of its own; FSDP2 copies weights out of it."""
         if self.job.sharded == "none":
             return []
         buffer = self._new(2 * sum(self.job.matrices), stream="gather")

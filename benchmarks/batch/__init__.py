@@ -1,1 +1,1 @@
-"""How long a thousand jobs take as one batch."""
+"""Time of a thousand jobs as one batch."""

@@ -30,10 +30,10 @@ MAX_OVERHEAD_FRACTION = 0.1
 
 
 def main() -> int:
-    """Run the batch, print its figures, return the exit code."""
+    """Run the batch and print its figures; return 1 if a check fails, else 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.batch", description=__doc__)
     parser.add_argument("--jobs", type=int, default=NUM_JOBS, help=f"how many jobs (default: {NUM_JOBS})")
-    parser.add_argument("--processes", type=int, default=NUM_PROCESSES, help=f"default: {NUM_PROCESSES}")
+    parser.add_argument("--processes", type=int, default=NUM_PROCESSES, help=f"processes (default: {NUM_PROCESSES})")
     arguments = parser.parse_args()
     seconds, results = run(arguments.jobs, arguments.processes)
     return conclude(judge(seconds, results, arguments))

@@ -1,1 +1,1 @@
-"""Whether a change of the code changed what users get."""
+"""Changes of answers that a change of the code brings."""

@@ -26,12 +26,12 @@ MOST_LINES = 5
 
 
 def main() -> int:
-    """Ask everything, compare or write, return the exit code."""
+    """Ask everything, and compare or write; return 1 if an answer changed, else 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.behaviour", description=__doc__)
     parser.add_argument("--write", action="store_true", help="write the reference instead of comparing with it")
     parser.add_argument("--reference", type=Path, default=REFERENCE, help="another reference (default: the project's)")
     parser.add_argument("--every", type=int, default=1, help="ask only every so many-th question (default: 1)")
-    parser.add_argument("--processes", type=int, default=2, help="default: 2")
+    parser.add_argument("--processes", type=int, default=2, help="worker processes (default: 2)")
     arguments = parser.parse_args()
     started = time.perf_counter()
     if arguments.write:
@@ -51,13 +51,13 @@ def main() -> int:
 
 
 def answers(asked: Iterable[Question], processes: int) -> Iterator[Answer]:
-    """What each question is answered, in their order."""
+    """Yield the answer to each question, in their order."""
     with ProcessPoolExecutor(processes) as pool:
         yield from pool.map(ask, asked, chunksize=4)
 
 
 def compared(question: Question, before: Answer, after: Answer) -> list[str]:
-    """What changed in an answer, a line each; none if nothing did."""
+    """List the changes of an answer, a line each; none if nothing changed."""
     lines = []
     if before.code != after.code:
         lines.append(f"  exit code {after.code} instead of {before.code}")

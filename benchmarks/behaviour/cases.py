@@ -1,5 +1,5 @@
 """
-What is asked of the planner: measured runs, variants of their strategies, plans, explanations, exports and bad input.
+Questions to the planner: measured runs, variants of their strategies, plans, explanations, exports and bad input.
 
 A case is a command line with the files that it reads, so that a reference can be asked again by code that has changed.
 """
@@ -54,9 +54,9 @@ class Question:
     Parameters
     ----------
     name
-        What it is about.
+        Subject of the question.
     arguments
-        Of ``planner``; files by their names in the question's folder.
+        Arguments of ``planner``; files by their names in the question's folder.
     job
         Text of ``job.yaml``.
     before
@@ -160,7 +160,7 @@ def plans() -> Iterator[Question]:
 
 
 def explanations() -> Iterator[Question]:
-    """Why a plan, why no strategy fits, why not one decision."""
+    """Ask for the reasons of a plan, of a job that no strategy fits, and against one decision."""
     chance = random.Random(SEED + 1)
     for number in range(NUM_EXPLANATIONS):
         job = a_job(chance)

@@ -61,14 +61,14 @@ def predicted_runs(names: Iterable[str], runs: Path = RUNS, models: Path | None 
 
 
 def without_their_groups(predicted: Mapping[str, Prediction]) -> dict[str, Prediction]:
-    """The same with the steps of fits that had not seen a run's group; runs that are in no fit keep theirs."""
+    """Replace steps by those of fits that had not seen a run's group; runs that are in no fit keep theirs."""
     unseen = as_held_out(list(predicted.values()), read_held_out(HELD_OUT), GROUP)
     return {**predicted, **{one.run.id: one for one in unseen}}
 
 
 @refuse_wrong_input
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the tables; returns the exit code."""
+    """Print the tables; return 0 if the goals hold, else 1."""
     options = _parser().parse_args(arguments)
     pairs = [*read_groups(options.groups), *read_pairs(options.pairs)]
     predicted = predicted_runs(_names(pairs), options.runs, options.models)

@@ -61,7 +61,7 @@ class PairError:
     Parameters
     ----------
     source, group
-        Of both runs; the job, whose pairs have errors that are alike.
+        Source of both runs; the job, whose pairs have errors that are alike.
     changes, distance
         As the planner sees them.
     log
@@ -198,7 +198,7 @@ def left_out_hits(pairs: Sequence[PairError]) -> list[tuple[PairError, bool]]:
 
 
 def coverages(hits: Sequence[tuple[PairError, bool]]) -> dict[str, float]:
-    """Shares inside: of pairs, of groups (each weighing the same), of sources."""
+    """Return the share of ratios inside their intervals, over pairs, groups and sources, each of equal weight."""
     by: dict[str, Sequence[Hashable]] = {
         "pairs": range(len(hits)),
         "groups": [pair.group for pair, _ in hits],
@@ -208,7 +208,7 @@ def coverages(hits: Sequence[tuple[PairError, bool]]) -> dict[str, float]:
 
 
 def _mean_share(hits: Sequence[tuple[PairError, bool]], keys: Sequence[Hashable]) -> float:
-    """The share inside, every key of the same weight."""
+    """Return the share of ratios inside their intervals, with equal weight of every key."""
     members = grouped(zip(keys, hits, strict=True), lambda item: item[0]).values()
     return float(np.mean([np.mean([is_hit for _, (_, is_hit) in same]) for same in members]))
 

@@ -65,7 +65,7 @@ class Pair:
     first, second
         Ids of both runs.
     changes
-        What the second one has otherwise, by fact: ``fact:from->to``, or a setting in its source's words.
+        Facts that differ in the second run: ``fact:from->to``, or a setting in its source's words.
     kind
         The kind of change.
     group
@@ -80,12 +80,12 @@ class Pair:
 
     @property
     def is_release_alone(self) -> bool:
-        """Whether nothing but the container's release differs."""
+        """True if nothing but the container's release differs."""
         return self.kind == RELEASE_ALONE
 
     @property
     def changes_release(self) -> bool:
-        """Whether the container's release differs too."""
+        """True if the container's release differs too."""
         return any(change.startswith(f"{RELEASE}:") for change in self.changes)
 
 
@@ -150,13 +150,13 @@ MOST_MEDIAN = 0.04
 
 MOST_P90 = 0.12
 
-"""What the median and the 90th percentile of the errors may be, without pairs that change the release alone."""
+"""Limits of the median and the 90th percentile of the errors, without pairs that change the release alone."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Effect:
     """
-    What a change does to a step.
+    Effect of a change on a step.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ class Effect:
     measured_seconds, predicted_seconds
         Seconds of the first run's step, and of the second one's.
     model, device, num_devices
-        Of both.
+        Facts of both runs.
     """
 
     pair: Pair
@@ -182,7 +182,7 @@ class Effect:
 
     @property
     def predicted(self) -> float:
-        """The same as predicted."""
+        """Predicted seconds of the second run's step over those of the first one."""
         return self.predicted_seconds[1] / self.predicted_seconds[0]
 
     @property
@@ -192,24 +192,24 @@ class Effect:
 
     @property
     def error_without(self) -> float:
-        """The same of the ratio 1, the answer of whoever knows no effect."""
+        """Error of the ratio 1, the answer without any knowledge of effects."""
         return 1 / self.measured - 1
 
     @property
     def is_clear(self) -> bool:
-        """Whether the measured steps differ by more than 5 %."""
+        """True if the measured steps differ by more than 5 %."""
         return abs(self.measured - 1) > APART
 
     @property
     def is_on_the_wrong_side(self) -> bool:
-        """Whether a clear effect is predicted as its opposite, or as none."""
+        """True if a clear effect is predicted as its opposite, or as none."""
         return self.is_clear and (self.measured - 1) * (self.predicted - 1) <= 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figures:
     """
-    How far the ratios of some effects are off.
+    Errors of the ratios of some effects.
 
     Parameters
     ----------
@@ -226,7 +226,7 @@ class Figures:
 
     @property
     def hold(self) -> bool:
-        """Whether both goals hold."""
+        """True if both goals hold."""
         return self.predicted.median <= MOST_MEDIAN and self.predicted.p90 <= MOST_P90
 
 
@@ -273,7 +273,7 @@ def figures(found: Sequence[Effect]) -> Figures:
 
 
 def figures_by(found: Sequence[Effect], key: Callable[[Effect], str]) -> dict[str, Figures]:
-    """The same for each group, the largest first."""
+    """Return the figures of each group, the largest first."""
     groups = sorted(grouped(found, key).items(), key=lambda item: -len(item[1]))
     return {name: figures(same) for name, same in groups}
 
@@ -302,7 +302,7 @@ def lines(found: Mapping[str, Sequence[Effect]]) -> Iterator[str]:
     Parameters
     ----------
     found
-        The same effects by what their predictions know (``shipped constants``, ``groups left out``), the first one
+        Effects by the knowledge of their predictions (``shipped constants``, ``groups left out``), the first one
         shown pair by pair.
     """
     for title, effects in found.items():

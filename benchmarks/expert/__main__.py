@@ -58,13 +58,13 @@ class Verdict:
     outside
         The first reason why the layout is not in the default space; empty: it is.
     slower_fraction
-        How much longer the plan's step is than the layout's; None: the layout has no estimate.
+        Excess of the plan's step over the layout's, as a fraction of it; None: the layout has no estimate.
     above_fraction
-        How far its rate is above the best published one; None: there is none.
+        Excess of its rate over the best published one, as a fraction of it; None: none is published.
     is_doubtful, is_doubt_first
-        Whether it is doubted, and whether a report says so first.
+        True if it is doubted; True if a report says so first.
     is_same
-        Whether its line has the same step and peak again, and is no different from itself.
+        True if estimating its printed line gives the same step and peak, and comparing it with itself no difference.
     """
 
     job: str

@@ -81,7 +81,7 @@ def spread(jobs: Sequence[ExpertJob], number: int) -> list[ExpertJob]:
 
 def _of_recipes() -> Iterator[ExpertJob]:
     """
-    Of each model, device and precision the newest recipe for the fewest devices.
+    Yield the newest recipe for the fewest devices, of each model, device and precision.
 
     None of software that is newer than what is costed, and of a model that no catalog has.
     """
@@ -125,7 +125,7 @@ def _costed_month() -> float:
 
 
 def _of_runs() -> Iterator[ExpertJob]:
-    """Of each model on each other device the fastest measured run that its own framework ran on whole nodes."""
+    """Yield the fastest measured run of each model and other device, run by its own framework on whole nodes."""
     best: dict[tuple[str, str], Case] = {}
     for one in cases(*read_table()):
         if (

@@ -46,7 +46,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Checked:
-    """What the checks say of a recipe, its fields then, and those that show what overrides were there before."""
+    """Verdict of the checks on a recipe, its fields afterwards, and the fields that show which overrides existed."""
 
     complaint: str = ""
     fields: dict[str, Any] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Checked:
 
 
 def checked(given: Sequence[Given]) -> list[Checked]:
-    """What Megatron-Bridge makes of each recipe with its overrides, in a process of its own."""
+    """Apply Megatron-Bridge to each recipe with its overrides, in a process of its own, and return its verdicts."""
     return _process().apply(_all_checked, (given,))
 
 

@@ -21,9 +21,9 @@ def random_jobs(seed: int, target: str | None) -> Iterator[dict[str, Any]]:
     Parameters
     ----------
     seed
-        What they are drawn from.
+        Seed of the draws.
     target
-        What their plans are exported to; None: no job says so.
+        Target that their plans are exported to; None: no job names one.
     """
     for at in count():
         chooser = random.Random(f"{seed} {at}")

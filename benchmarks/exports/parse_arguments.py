@@ -31,7 +31,7 @@ def count_parameters(arguments: Any, config: Any) -> int:
     Parameters
     ----------
     arguments, config
-        What ``parse_args`` and ``core_transformer_config_from_args`` return.
+        Results of ``parse_args`` and ``core_transformer_config_from_args``.
     """
     hidden, vocabulary = config.hidden_size, arguments.vocab_size
     tables = vocabulary * hidden * (2 if arguments.untie_embeddings_and_output_weights else 1)

@@ -188,7 +188,7 @@ BANDS = {(70.0, np.inf): (0.8, 1.0), (66.0, 70.0): (0.0, 1.0), (60.0, 66.0): (0.
 """
 GiB reserved, and how large the share of runs whose chance to be fast is below one half must be at least and at most.
 
-Where doubling the micro-batch brought a run above 70 GiB, 8 of 8 fell below 0.7 of the speed; at 66 to 70 GiB 1 of 6,
+Eight runs that a doubled micro-batch brought above 70 GiB all fell below 0.7 of the speed; at 66 to 70 GiB 1 of 6,
 at 60 to 66 GiB 3 of 25, below 37 of 448.
 """
 
@@ -196,7 +196,7 @@ MOST_NODES = 8
 """Cells of more nodes are stated, and not judged: their network is slower than any model of it."""
 
 LEAST_SPEED = 0.7
-"""Of the best measured speed, for the layout that is ranked first in a cell."""
+"""Least speed of the layout that is ranked first in a cell, as a fraction of the best measured one."""
 
 LARGE = 40.0
 """GiB reserved from which on peaks are compared."""

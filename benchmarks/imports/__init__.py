@@ -1,1 +1,1 @@
-"""What people run, imported: shares by kind."""
+"""Imports of public scripts, configurations and recipes: shares by kind."""

@@ -49,8 +49,8 @@ UNKNOWN = (
     "in which h100-80gb-sxm does not compute",
 )
 """
-What refusals say of models and layers that the planner does not know, and of launches that their script refuses itself
-or for which the release that it names has no recipe.
+Phrases of refusals: models and layers that the planner does not know, and launches that their script refuses itself or
+for which the release that it names has no recipe.
 """
 
 PERFORMANCE = "dgxc"
@@ -67,7 +67,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="published scripts and configurations, a folder for each kind")
     parser.add_argument("--mutations", type=int, default=0, metavar="N", help="import N mutated files instead")
-    parser.add_argument("--seed", type=int, default=52, help="of the mutations")
+    parser.add_argument("--seed", type=int, default=52, help="seed of the mutations")
     parser.add_argument("--bash", action="store_true", help="compare mutated scripts with Bash, in a container")
     parser.add_argument("--dropped", action="store_true", help="look for keys that are dropped in silence instead")
     given = parser.parse_args()
@@ -88,7 +88,7 @@ def main() -> int:
         imported = sum(not text for text in refusals)
         low = low or (imported < LEAST_SHARE * len(known) and not kind.endswith("examples"))
         print(f"{kind:28} {imported:8} {len(known):8} {len(refusals):6}")
-    print("\nWhy others are not:")
+    print("\nReasons why others are not:")
     for text, number in Counter(text for refusals in shares.values() for text in refusals if text).most_common(30):
         print(f"{number:4} {text[:150]}")
     failed = recipes.report(folder.parent) if (folder.parent / recipes.TABLE).exists() else 0
@@ -110,7 +110,7 @@ def _outcomes(kind: Path) -> Iterator[str]:
 
 
 def _refusal(path: Path, entries: Sequence[str], variables: Mapping[str, str]) -> str:
-    """Why a file is not imported, on as few devices as it takes; nothing where it is."""
+    """Return the reason why a file is not imported, on as few devices as it takes; empty if it is."""
     text = ""
     for number in DEVICE_COUNTS:
         count = [] if number is None else [f"cluster.num_devices={number}"]

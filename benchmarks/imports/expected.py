@@ -33,7 +33,7 @@ NAMED_ONLY = ("levanter", "olmo_core")
 """Folders of tools that are recognised and refused by name."""
 
 VOCABULARY = "model.vocab_size=50304"
-"""What a user says where only a tokenizer's files would."""
+"""Entry that a user adds if only a tokenizer's files would tell the vocabulary."""
 
 DEGREES = ("tp", "pp", "cp", "ep", "vpp", "mbs")
 
@@ -41,7 +41,7 @@ DEGREES = ("tp", "pp", "cp", "ep", "vpp", "mbs")
 @dataclass(frozen=True)
 class Outcome:
     """
-    What became of one file.
+    Outcome of one file's import.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Outcome:
 
     @property
     def is_importable(self) -> bool:
-        """Whether the table says that the file is a pretraining, with what it needs."""
+        """True if the table calls the file a pretraining, with all that it needs."""
         return self.row["importable"] in ("yes", "with_set")
 
 

@@ -52,7 +52,7 @@ inside() { while [ $# -gt 1 ]; do case $1 in -*c) (eval "$2"); return;; esac; sh
 for one in srun mpirun sbatch bash sh; do eval "$one() { note $one \"\$@\"; inside \"\$@\"; }"; done
 for one in exit exec cd pwd set umask trap kill ulimit enable command builtin; do eval "$one() { :; }"; done
 """
-"""What every script begins with: programs that note their words, and a shell inside that is read in a subshell."""
+"""First lines of every script: programs that note their words, and a shell inside that is read in a subshell."""
 
 
 def mutated(text: str, chance: random.Random) -> str:

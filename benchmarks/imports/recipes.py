@@ -24,7 +24,7 @@ DEGREES = {"tp": "tp", "pp": "pp", "cp": "cp", "ep": "ep", "etp": "etp", "vpp": 
 """Decisions of a job by the table's columns; an empty cell is 1."""
 
 NAME = re.compile(r"_pretrain_config|_gb?\d+|_[hb]\d00|:")
-"""What ends a model's name in that of a recipe."""
+"""End of a model's name in that of a recipe."""
 
 
 def report(folder: Path) -> int:

@@ -1,1 +1,1 @@
-"""What own runs are worth on a stack left out of the fit."""
+"""Worth of own runs on a stack left out of the fit."""

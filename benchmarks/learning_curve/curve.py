@@ -84,7 +84,7 @@ class Stack:
     Parameters
     ----------
     name, source, base
-        Of the stack; its source of runs; its device in the catalog.
+        Name of the stack; its source of runs; its device in the catalog.
     rows
         Its runs that say what they recomputed.
     known
@@ -192,7 +192,7 @@ FEWEST_OTHERS = 4
 
 MOST_OTHERS = 40
 
-"""Of these, evenly over the table, what is predicted anew."""
+"""Largest number of other rows, even over the table, that are predicted anew."""
 
 Way = Literal["first", "any"]
 Models = Literal["dense", "experts"]

@@ -18,14 +18,14 @@ from costmodel.validation import shown
 
 CATALOG_NAMES = read_yaml(Path(__file__).with_name("words.yaml"))["models"]
 
-"""What the catalog calls a model of another key; where it has one of the same name, that."""
+"""Names in the catalog of models that the table calls otherwise; models without a line have the same name in both."""
 
 NOT_COMPARED = ("name", "source", "family", "config", "learned_positions", "mtp_layers", "numerics")
 
 """
-What may differ between an entry and the catalog's model.
+Facts that may differ between an entry and the catalog's model.
 
-Names, what rows and :func:`_on_top` say, facts that cost nothing.
+They are names, facts of rows and of :func:`_on_top`, and facts that cost nothing.
 """
 
 ASSUMED_VOCAB = {"zb-": 32_000}
@@ -51,7 +51,7 @@ FFN_FACTOR = 4
 
 LLAMA_MULTIPLE = 256
 
-"""What the width of a gated one is rounded up to (Llama's ``multiple_of``)."""
+"""Multiple that the width of a gated MLP is rounded up to (Llama's ``multiple_of``)."""
 
 GATED = ("swiglu", "geglu")
 
@@ -74,7 +74,7 @@ PARALLEL_BLOCKS = ("gpt-neox",)
 ASSUMED = "in the predictor"
 
 """
-How the activation of an entry ends that has what its source's predictor assumes, not what ran.
+Suffix of an entry's activation that is its source's predictor's assumption, not the one that ran.
 
 Llamas under GPT-NeoX: gated by SiLU (``configs/llama``), 8/3 hidden sizes wide (arXiv 2509.22832, its repository).
 """
@@ -90,13 +90,13 @@ class Architecture:
     entry
         As the explicit file has it: ``base`` with what differs from it, a flat description, or ``unknown``.
     comment
-        Why it is not the catalog's model of that name; empty if there is nothing to say.
+        Reason why it is not the catalog's model of that name; empty if there is nothing to say.
     model
         The model, if it is known.
     has_positions
-        Whether positions are learned: as many as the run's sequences are long.
+        True if positions are learned: as many as the run's sequences are long.
     wrong
-        What is wrong with the collected entry: its rows are refused.
+        Mistake of the collected entry: its rows are refused.
     said
         The collected entry.
     """
@@ -115,7 +115,7 @@ def architectures(models: Mapping[str, Mapping[str, Any]]) -> dict[str, Architec
 
 
 def of_catalog(name: str) -> Architecture:
-    """What a name means that is not in the file: a model of the catalog, or nothing that is known here."""
+    """Look up a name that is not in the file: a model of the catalog, or nothing that is known here."""
     model = catalog.model(name) if name in catalog.models() else None
     return Architecture(entry={}, model=model, said={})
 
@@ -128,7 +128,7 @@ def _architecture(key: str, entry: Mapping[str, Any]) -> Architecture:
     if entry.get("sliding_window") or "DeltaNet" in str(entry.get("attention")):
         if base is None:
             return _unknown(entry, f"the layers of '{key}' are neither described here nor in the catalog")
-        # What the file does not say of them: sizes of Gated DeltaNet, biases and sinks of gpt-oss.
+        # The file does not say some of their facts: sizes of Gated DeltaNet, biases and sinks of gpt-oss.
         return Architecture(entry=_on_top(known_as, base, _mtp(entry)), model=base, said=entry)
     try:
         description = _description(key, entry)
@@ -167,7 +167,7 @@ def _mtp(entry: Mapping[str, Any]) -> Any:
 
 
 def _differing(model: Model, base: Model) -> list[str]:
-    """What a described model has otherwise than the catalog's."""
+    """List the facts in which a described model differs from the catalog's."""
     names = [field.name for field in fields(model) if field.name not in NOT_COMPARED]
     differing = [name for name in names if getattr(model, name) != getattr(base, name)]
     if len(model.layers) != len(base.layers):
@@ -219,7 +219,7 @@ def _description(key: str, entry: Mapping[str, Any]) -> dict[str, Any]:
         "output_bias": is_gpt,
         "norm": "rms" if gated else "layer",
         "rotary": not has_positions,
-        # Where source and run are silent, GPT ties (Megatron-LM's default) and others do not.
+        # If source and run are silent, GPT ties (Megatron-LM's default) and others do not.
         "tied_embeddings": has_positions if tied is None else bool(tied),
         "qk_norm": "per_head" if key.startswith(QUERY_KEY_NORMS) else "none",
         "parallel_blocks": key.startswith(PARALLEL_BLOCKS),
@@ -235,7 +235,7 @@ def _activation(entry: Mapping[str, Any]) -> str:
 
 
 def _has_positions(key: str, entry: Mapping[str, Any]) -> bool:
-    """Whether positions are learned: GPTs', but for those that are known to rotate."""
+    """Tell whether positions are learned: GPTs' are, but for those that are known to rotate."""
     return not _activation(entry).startswith((*GATED, *ROTARY_MLPS)) and not key.startswith(UNTIED_ROTARY_GPT)
 
 
@@ -358,7 +358,7 @@ def _proxy_layers(row: Row) -> int | None:
 
 
 def _num_kv_heads(row: Row, of: Architecture) -> int | None:
-    """What the notes state, where the architecture has another number; latent attention has none."""
+    """Return the number that the notes state, if the architecture has another one; latent attention has none."""
     stated = row.noted(KEY_VALUE_HEADS)
     kinds = [kind.attention for kind in of.model.kinds if isinstance(kind.attention, Attention)] if of.model else []
     if not stated or not kinds or all(kind.num_kv_heads == int(stated) for kind in kinds):

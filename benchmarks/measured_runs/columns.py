@@ -28,11 +28,11 @@ EXPLICIT = (*DATA["metadata"], *JOB, *DATA["last"])
 
 MOST = 10**9
 
-"""Of whatever a row counts."""
+"""Largest number that a cell may count."""
 
 FLAGS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
 
-"""How programs write yes and no; pandas makes ``1.0`` of a column with empty cells, spreadsheets ``TRUE``."""
+"""Spellings of yes and no; pandas writes ``1.0`` in a column with empty cells, spreadsheets ``TRUE``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +57,13 @@ class Row:
         return self.text(column).lower()
 
     def noted(self, pattern: re.Pattern[str], column: str = "notes") -> str:
-        """What the first group of a pattern finds in the notes; empty if nothing."""
+        """Return the text that the first group of a pattern matches in the notes; empty if nothing matches."""
         found = pattern.search(self.text(column))
         return found.group(1) if found else ""
 
     def choice(self, column: str, choices: Mapping[str, str]) -> str:
         """
-        What one of few words means; empty for an empty cell.
+        Return the meaning of one of few words; empty for an empty cell.
 
         Raises
         ------
@@ -126,7 +126,7 @@ def written(value: object) -> str:
 
 BROKEN_BYTES = "surrogateescape"
 
-"""How bytes that are no UTF-8 stay in a cell until its row is refused."""
+"""Error handler that keeps bytes that are no UTF-8 in a cell until its row is refused."""
 
 LINE = "line"
 

@@ -21,11 +21,11 @@ MEMORY_KINDS = ("allocated", "reserved", "nvidia-smi", "unspecified")
 
 ADAPTERS = re.compile(r"\b[qQ]?L[oO]RA\b|adapter|PEFT")
 
-"""How notes name fine-tuning that does not train every parameter: the explicit form's kind ``adapters``."""
+"""Notes of fine-tuning that does not train every parameter: the explicit form's kind ``adapters``."""
 
 THROUGHPUT_TOLERANCE = 0.1
 
-"""How far step time and tokens per second may disagree: the coarsest printed throughput is rounded to 4 %."""
+"""Largest difference of step time and tokens per second: the coarsest printed throughput is rounded to 4 %."""
 
 NUMBERS = {
     "step_seconds": "step_time_s",
@@ -40,7 +40,7 @@ NUMBERS = {
 
 def measurements(row: Row) -> dict[str, object]:
     """
-    What was run and measured; numbers as they are written.
+    Return the cells of the run and its measurement; numbers as they are written.
 
     Raises
     ------
@@ -99,16 +99,16 @@ SECOND_COPY = re.compile(r"^internevo-flops-ckF-n(\d+)-mb2x4$")
 @dataclass(frozen=True, slots=True)
 class Converted:
     """
-    What is made of a collected table.
+    Result of converting a collected table.
 
     Parameters
     ----------
     rows
         Cells by column of the explicit form, in the order of the table.
     models
-        What a job file's ``model`` takes, by key.
+        Values of a job file's ``model``, by key.
     comments
-        Why an entry is not the catalog's model of that name, by key.
+        Reasons why an entry is not the catalog's model of that name, by key.
     """
 
     rows: list[dict[str, str]]
@@ -136,7 +136,7 @@ def convert(rows: Iterable[Mapping[str, str]], models: Mapping[str, Mapping[str,
 
 
 def is_collected(columns: Iterable[str]) -> bool:
-    """Whether a table's columns are those of the collected form."""
+    """Tell whether a table's columns are those of the collected form."""
     return "cluster.device" not in columns
 
 
@@ -178,7 +178,7 @@ def _explicit(row: Row, known: Mapping[str, Architecture], ids: set[str]) -> dic
 
 
 def _steps(row: Row, of: Architecture, ids: set[str]) -> tuple[Callable[[], Mapping[str, object]], ...]:
-    """What is read of a row, one thing after the other; each may fail alone."""
+    """List the readers of a row, one after the other; each may fail alone."""
     layers = num_layers(row, of)
     has_experts = bool(of.model and of.model.has_experts)
     return (
@@ -211,7 +211,7 @@ def _steps(row: Row, of: Architecture, ids: set[str]) -> tuple[Callable[[], Mapp
 
 
 def _origin(row: Row) -> dict[str, object]:
-    """Where it comes from; a framework that the catalog has no entry for is named in the notes."""
+    """Read the source of a row; a framework that the catalog has no entry for is named in the notes."""
     notes = row.text("notes")
     if row.text("framework") and not framework_of(row):
         notes = "; ".join(part for part in (notes, f"framework: {row.text('framework')}") if part)
@@ -220,7 +220,7 @@ def _origin(row: Row) -> dict[str, object]:
 
 
 def _usable(row: Row, ids: set[str]) -> dict[str, object]:
-    """Whether the table offers the row, and why not."""
+    """Read whether the table offers the row, and the reason if not."""
     usable = row.flag_or_none("usable")
     if usable is None:
         raise SpecError("usable", "expected 0 or 1, got nothing.")
@@ -232,7 +232,7 @@ def _usable(row: Row, ids: set[str]) -> dict[str, object]:
 
 
 def _is_offered(row: Row, found: Mapping[str, object]) -> bool:
-    """Whether anything is refused: not what nobody wants predicted, nor what has no layout."""
+    """Tell whether a refusal of the row is a fault: nobody wants excluded rows predicted, nor rows without a layout."""
     if str(found.get("quality", "")).startswith("excluded") or found.get("usable") == 0:
         return False
     return all(row.text(column) for column in ESSENTIAL)

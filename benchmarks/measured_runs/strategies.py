@@ -160,9 +160,9 @@ RELEASES = (
 )
 
 """
-Where a row tells the release of its container, the surest first.
+Columns and patterns that state the release of a row's container, the surest first.
 
-Titles of dgxc-benchmarking name the container where it is not that of their own month; further digits of its tags are
+Titles of dgxc-benchmarking name the container if it is not that of their own month; further digits of its tags are
 of the recipes, not of the container.
 """
 
@@ -316,13 +316,13 @@ def printed_stages(layout: str) -> tuple[int, ...]:
 
 MOST_CHUNKS = "max (1 layer per chunk)"
 
-"""What the Zero-Bubble rows write into ``vp``."""
+"""Entry of ``vp`` in the Zero-Bubble rows."""
 
 SCHEDULE = re.compile(r"schedule ([\w-]+)")
 
 V_SHAPED = ("v_half",)
 
-"""Of these, schedules with two chunks per rank, each sent on while the other is computed."""
+"""Schedules with two chunks per rank, each sent on while the other is computed."""
 
 HEAD_METHOD = re.compile(r"method (?!not )(\w+)")
 
@@ -453,10 +453,10 @@ def _layout(stages: tuple[int, ...], full_layers: list[int] | None = None) -> st
 
 def sharding(row: Row) -> dict[str, object]:
     """
-    What data-parallel ranks share.
+    Read which states data-parallel ranks shard.
 
-    Who says ZeRO-2 of a pipeline reduces gradients once per step, as with ZeRO-1 (MegaScale, arXiv 2402.15627, section
-    3.2); DeepSpeed's, which does so for every micro-batch, refuses pipelines (``PipelineEngine``).
+    A source that names ZeRO-2 with a pipeline reduces gradients once per step, as with ZeRO-1 (MegaScale, arXiv
+    2402.15627, section 3.2); DeepSpeed's, which does so for every micro-batch, refuses pipelines (``PipelineEngine``).
     """
     stated = row.choice("optimizer", SHARDINGS)
     if stated == "gradients" and row.degree("pp") > 1:
@@ -473,7 +473,7 @@ def sequence_parallel(row: Row, *, has_experts: bool) -> dict[str, object]:
 
 def recompute(row: Row) -> dict[str, object]:
     """
-    What is computed again, by module.
+    Read which modules are recomputed.
 
     Layers that were timed alone were not recomputed, though their rows have what another file says (README.md).
 
@@ -503,7 +503,7 @@ def _modules(said: str) -> str:
 
 
 def offload(row: Row) -> dict[str, object]:
-    """What waits in host memory; what there is no formula for is as if it stayed."""
+    """Read what is offloaded to host memory; anything without a formula counts as kept on the device."""
     said = row.word("offload")
     if not said:
         return {}
@@ -519,7 +519,7 @@ def _offloads_optimizer(said: str) -> bool:
 
 def overlaps(row: Row, num_layers: int | None, *, has_experts: bool) -> dict[str, object]:
     """
-    Which communication runs behind computation; a V-shaped schedule sends one chunk while the other is computed.
+    Read which communication overlaps; a V-shaped schedule sends one chunk while the other is computed.
 
     A row that says anything says it of all but the context-parallel exchange, which the column does not have.
     """
@@ -552,7 +552,7 @@ def token_dispatcher(row: Row) -> dict[str, object]:
 
 def cuda_graphs(row: Row, *, has_experts: bool) -> dict[str, object]:
     """
-    What is captured of a step.
+    Read which parts of a step CUDA graphs capture.
 
     Raises
     ------
@@ -577,7 +577,7 @@ def cuda_graphs(row: Row, *, has_experts: bool) -> dict[str, object]:
 
 
 def not_modelled(row: Row) -> dict[str, object]:
-    """What of a row the cost model has no formula for, in the words of the report."""
+    """List the parts of a row that the cost model has no formula for, in the words of the report."""
     return {"not_modelled": "; ".join(_missing(row))}
 
 

@@ -1,1 +1,1 @@
-"""Whether faster hardware, more overlap and less work ever make a predicted step longer."""
+"""Check that faster hardware, more overlap and less work never make a predicted step longer."""

@@ -39,17 +39,17 @@ both together take as long, but ranks that wait for each other's single passes m
 
 MOST_BY_WINDOW = 2e-3
 """
-Fraction of a step by which shorter passes may make it longer, where the pipeline takes as long as with the longer ones.
+Fraction of a step by which shorter passes may make it longer, if the pipeline takes as long as with the longer ones.
 
-What is exposed of data-parallel communication and of transfers between ranks is what the passes beside them do not hide
-(MoFa, arXiv:2511.09837, equations (24) and (23)). Where ranks wait for others, a shorter pass begins later, and with it
+Exposed data-parallel communication and transfers between ranks are the parts that the passes beside them do not hide
+(MoFa, arXiv:2511.09837, equations (24) and (23)). If ranks wait for others, a shorter pass begins later, and with it
 the reduction of its gradients; transfers are hidden by a mean pass. So the step may be longer by no more than what is
 exposed of that. All-to-alls that are hidden in the steady phase are exposed in warm-up and cool-down.
 """
 
 
 def is_cited(one: Seen) -> bool:
-    """Whether a source says that this change may make this step longer."""
+    """Tell whether a source says that this change may make this step longer."""
     facts, strategy = one.case.facts, one.case.strategy
     in_pieces = facts.cluster.device.behaviour.communication.tp_overlaps_single_matmuls
     if one.name == "tp_overlap" and in_pieces and one.excess <= MOST_BY_PIECES:
@@ -65,7 +65,7 @@ def is_cited(one: Seen) -> bool:
 
 
 def host_is_late(case: Case) -> bool:
-    """Whether the device waits for launches in some layer."""
+    """Tell whether the device waits for launches in some layer."""
     return bool((layer_parts(case.facts, case.strategy.decisions()).host > 0).any())
 
 

@@ -1,4 +1,4 @@
-"""What may not make a step longer: a property, how a case is changed, and what was seen."""
+"""Changes that may not make a step longer: each property, its change of a case, and the two steps."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Case:
     facts, strategy
         Model, cluster and workload; the decisions.
     framework_rules
-        Whether the strategy keeps the rules of its framework.
+        True if the strategy keeps the rules of its framework.
     """
 
     facts: Facts
@@ -61,7 +61,7 @@ def random_cases(seed: int, num_strategies: int) -> Iterator[Case]:
     Parameters
     ----------
     seed
-        What the job and the strategies are drawn from.
+        Seed of the job and of the strategies.
     num_strategies
         Number of strategies of the job.
     """
@@ -135,12 +135,12 @@ TOLERANCE = 1e-9
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Seen:
     """
-    What one check saw.
+    Result of one check.
 
     Parameters
     ----------
     name
-        What was changed.
+        Name of the change.
     before, after
         Seconds of the step that may be longer, and of the one that may not.
     shown
@@ -158,7 +158,7 @@ class Seen:
 
     @property
     def excess(self) -> float:
-        """How much longer the step is that may not be, as a fraction of it."""
+        """Lengthening of the step that is not allowed, as a fraction of it."""
         return self.after / self.before - 1
 
 
@@ -178,7 +178,7 @@ def seen(case: Case, index: int, *, names: Sequence[str]) -> Iterable[Seen]:
     index
         Number of the strategy, which decides by how much things change.
     names
-        What is changed, of :data:`FASTER` and :data:`SLOWER`, one at a time; what does not apply is left out.
+        Changes to try, of :data:`FASTER` and :data:`SLOWER`, one at a time; those that do not apply are left out.
     """
     factor = FACTORS[index % len(FACTORS)]
     applied = ((name, (FASTER | SLOWER)[name](case, factor)) for name in names)
@@ -217,14 +217,14 @@ def _with_networks(case: Case, change: Callable[[int, Network], Network]) -> Cas
 
 
 def faster_inside(case: Case, factor: float) -> Case:
-    """A faster scale-up network."""
+    """Return the case with ``factor`` times the bandwidth of the scale-up network."""
     return _with_networks(
         case, lambda level, one: replace(one, bandwidth=one.bandwidth * factor) if level == 0 else one
     )
 
 
 def faster_outside(case: Case, factor: float) -> Case:
-    """Faster networks between scale-up domains, at most as fast as the scale-up network."""
+    """Return the case with ``factor`` times the bandwidth between scale-up domains, at most the innermost one."""
     fastest = case.facts.cluster.device.networks[0].bandwidth
 
     def change(level: int, one: Network) -> Network:
@@ -235,19 +235,19 @@ def faster_outside(case: Case, factor: float) -> Case:
 
 
 def faster_peak(case: Case, factor: float) -> Case:
-    """A higher peak of every number format."""
+    """Return the case with ``factor`` times the peak of every number format."""
     return _with_device(
         case, lambda one: {"peak_flops": {dtype: flops * factor for dtype, flops in one.peak_flops.items()}}
     )
 
 
 def faster_memory(case: Case, factor: float) -> Case:
-    """More memory bandwidth."""
+    """Return the case with ``factor`` times the memory bandwidth."""
     return _with_device(case, lambda one: {"memory_bandwidth": one.memory_bandwidth * factor})
 
 
 def faster_copies(case: Case, factor: float) -> Case:
-    """Faster copies to and from the host."""
+    """Return the case with copies to and from the host ``factor`` times as fast."""
     return _with_device(
         case,
         lambda one: {
@@ -257,7 +257,7 @@ def faster_copies(case: Case, factor: float) -> Case:
 
 
 def faster_host(case: Case, factor: float) -> Case:
-    """A host that launches faster and updates parameters faster."""
+    """Return the case with kernel launches and host memory ``factor`` times as fast."""
     return _with_device(
         case,
         lambda one: {
@@ -277,7 +277,7 @@ def _faster_processors(one: HostProcessors, factor: float) -> HostProcessors:
 
 
 def more_processors(case: Case, factor: float) -> Case | None:
-    """More processors, of which as many as before take part in communication."""
+    """Return the case with ``factor`` times the processors, of which as many as before take part in communication."""
     if case.facts.cluster.device.num_processors is None:
         return None
     return _with_device(
@@ -292,7 +292,7 @@ def more_processors(case: Case, factor: float) -> Case | None:
 
 
 def larger_domain(case: Case, factor: float) -> Case | None:
-    """Twice as many devices in a scale-up domain."""
+    """Return the case with twice as many devices in a scale-up domain; None if none would be outside."""
     inner, *outer = case.facts.cluster.device.networks
     if inner.num_peers >= case.facts.cluster.num_devices or not outer:
         return None
@@ -303,7 +303,7 @@ def larger_domain(case: Case, factor: float) -> Case | None:
 
 
 def lower_latency(case: Case, factor: float) -> Case:
-    """Lower latencies of all networks."""
+    """Return the case with all network latencies divided by ``factor``."""
 
     def change(level: int, one: Network) -> Network:
         own = {
@@ -317,7 +317,7 @@ def lower_latency(case: Case, factor: float) -> Case:
 
 
 def switched_on(overlap: str) -> Change:
-    """An overlap that was off is on, where the rules allow it."""
+    """Return a change that switches an overlap on; it gives None if the overlap is on or rules forbid it."""
 
     def change(case: Case, factor: float) -> Case | None:
         if getattr(case.strategy, overlap):
@@ -334,7 +334,7 @@ def switched_on(overlap: str) -> Change:
 
 
 def doubled(name: str) -> Change:
-    """Twice as many sequences at the same degrees, or sequences twice as long."""
+    """Return a change to twice as many sequences at the same degrees, or to sequences twice as long."""
 
     def change(case: Case, factor: float) -> Case:
         work = case.facts.workload

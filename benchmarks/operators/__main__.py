@@ -37,7 +37,9 @@ COVERED = (0.85, 0.95)
 """Least and greatest share of all samples that a 90 % interval holds."""
 
 TABLES = ("operators", "collectives", "small", "dispatch", "plans")
-"""What is left out and predicted, in the order of printing; how long a plan with samples takes."""
+"""
+Names of the tables, in the order of printing: samples left out and predicted, and the time of a plan with samples.
+"""
 
 NUM_SHAPES = 1_000_000
 MOST_SECONDS = 2.0
@@ -46,7 +48,7 @@ MOST_SECONDS = 2.0
 
 @refuse_wrong_input
 def main() -> int:
-    """Print the tables and what exceeds a limit; return the exit code."""
+    """Print the tables and the limits that they exceed; return 1 if there are any, else 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.operators", description=__doc__)
     parser.add_argument("--fit", type=Path, metavar="A.csv.gz", help="table of layers' parts to learn from")
     parser.add_argument("--on", type=Path, metavar="B.csv.gz", help="table of layers' parts to predict")

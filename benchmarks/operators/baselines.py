@@ -1,4 +1,4 @@
-"""What learned collective times are compared with: datasheet, fitted latency and bandwidth, interpolation, forest."""
+"""Baselines of learned collective times: datasheet, fitted latency and bandwidth, interpolation, forest."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def alpha_beta_seconds(known: Measured[Calls], calls: Calls) -> Rows:
     """
     Launch, latency of each step and bandwidth, fitted for each kind inside a node and between nodes.
 
-    Of few samples those of all kinds at this level fit, else all.
+    A kind with few samples is fitted to those of all kinds at this level, or else to all samples.
     """
     seconds = np.empty(len(calls))
     leaves, known_leaves = calls.nodes > 1, known.calls.nodes > 1

@@ -25,7 +25,7 @@ PUBLISHED_KINDS = {"allreduce": "all_reduce", "all2all": "all_to_all", "sendrecv
 """Names of published tables that are not ours."""
 
 EVERY = 6
-"""Of a curve's sizes every so many are left out at once."""
+"""Stride of the sizes of a curve that are left out at once."""
 
 LATENCY_BOUND = 2 * 2**20
 """Bytes up to which a collective is called latency-bound."""
@@ -41,7 +41,7 @@ class System:
     name
         In the published table.
     fabric
-        What datasheets say of it.
+        Datasheet of the fabric.
     samples
         All of them.
     """
@@ -53,7 +53,7 @@ class System:
 
 @cache
 def facts() -> dict[str, Any]:
-    """What datasheets say of the published tables' systems."""
+    """Return the datasheets of the published tables' systems."""
     read: dict[str, Any] = yaml.safe_load((DATA / "fabrics.yaml").read_text(encoding="utf-8"))
     return read
 
@@ -172,6 +172,6 @@ def _errors(system: System, known: Measured[Calls], unseen: Measured[Calls]) -> 
 
 
 def latency_bound(unseen: baselines.Unseen) -> NDArray[np.bool_]:
-    """Which collectives are small; shape (rows,)."""
+    """Return a mask of the small collectives; shape (rows,)."""
     small: NDArray[np.bool_] = unseen["nbytes"].to_numpy() <= LATENCY_BOUND
     return small

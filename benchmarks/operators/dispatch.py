@@ -16,13 +16,13 @@ from costmodel.timing.gaussian_process import Rows
 from planner.measure.fit.law import Measured
 
 HIDDEN_SIZE, TOP_K, RANKS_PER_NODE = 7168, 8, 8
-"""Of all rows: elements of a token, experts that it visits, devices of a node on InfiniBand."""
+"""Facts of all rows: elements of a token, experts that it visits, devices of a node on InfiniBand."""
 
 TOKEN_BYTES = {"fp8": HIDDEN_SIZE + 4 * HIDDEN_SIZE / 128, "bf16": 2.0 * HIDDEN_SIZE}
 """Bytes of a token; in eight bits with a scale in 32 bits for every 128 elements."""
 
 RIDGE = 0.1
-"""Of the interpolation's slopes: of one or two samples a line has no slope."""
+"""Ridge on the interpolation's slopes, without which one or two samples give a line no slope."""
 
 
 def exchanges() -> Measured[Exchanges]:

@@ -132,7 +132,7 @@ def seconds_per_byte(constants: Mapping[str, float], exchanges: Exchanges) -> Ro
 
     Links, fan-out and copies work at the same time, so that the slowest counts, and s sets how sharply.
 
-    - Links l. Of the bytes that a rank sends to N nodes one share stays at home: :math:`l = (N - 1) / (N e B_d)`.
+    - Links l. One share of the bytes that a rank sends to N nodes stays at home: :math:`l = (N - 1) / (N e B_d)`.
     Inside
       one node, n ranks: :math:`l = (n - 1) / (n e' B_1) \cdot (n / 8)^d`.
     - Fan-out f of a network: each byte that arrives at a node is copied over its links to all target ranks. It is

@@ -32,7 +32,7 @@ def exchanged(name: str) -> Iterator[str]:
     Parameters
     ----------
     name
-        Of the published table.
+        Name of the published table.
     """
     if name == "collectives":
         systems = list(communication.collectives())

@@ -48,9 +48,9 @@ class Group:
     device
         Name in the published table.
     kind
-        Whether it multiplies (``matmul``), attends (``attention``) or only moves bytes (``other``).
+        ``matmul`` (multiplies), ``attention`` or ``other`` (only moves bytes).
     name
-        What is learned together.
+        Name of the operators that are learned together.
     operators
         Operator of each sample, by which errors are reported; shape (rows,).
     shapes, seconds, families

@@ -97,7 +97,7 @@ def evenly(groups: Iterable[Group], count: int = NUM_ADAPTING, *, seed: int = 0)
     count
         Samples of all of them together.
     seed
-        Of the draw.
+        Seed of the draw.
     """
     groups = list(groups)
     draw = np.random.default_rng(seed)
@@ -115,7 +115,7 @@ def adapting(base: Mapping[str, SampledTimes], group: Group, drawn: NDArray[np.i
     """
     Errors on a new device's samples beside those that were drawn, and the times adapted to it.
 
-    Of the laws, ``not adapted`` knows the drawn samples by the rates alone.
+    The law ``not adapted`` knows the drawn samples by the rates alone.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def adapting(base: Mapping[str, SampledTimes], group: Group, drawn: NDArray[np.i
     group
         The new device's samples.
     drawn
-        Which of them adapt the times, and are not scored.
+        Samples that adapt the times, and are not scored.
     """
     few = group[drawn]
     unseen = group[np.setdiff1d(np.arange(len(group)), drawn)]

@@ -56,11 +56,11 @@ class Comparison:
     Parameters
     ----------
     label
-        Which row.
+        Name of the row.
     printed, reached
         The two numbers.
     tolerance
-        How far apart they may be.
+        Largest difference allowed.
     """
 
     label: str
@@ -75,7 +75,7 @@ class Comparison:
 
     @property
     def holds(self) -> bool:
-        """Whether they agree; rounding of the last bit is forgiven."""
+        """True if they agree; rounding of the last bit is forgiven."""
         return self.error <= self.tolerance * (1 + 1e-9)
 
 
@@ -87,9 +87,9 @@ class Check:
     Parameters
     ----------
     name, unit
-        What is compared; unit of the error.
+        Compared quantity; unit of the error.
     basis
-        What the constants behind ours are fitted to.
+        Data that the constants behind ours are fitted to.
     comparisons
         Every row of it.
     """
@@ -101,7 +101,7 @@ class Check:
 
     @property
     def holds(self) -> bool:
-        """Whether every row agrees."""
+        """True if every row agrees."""
         return all(comparison.holds for comparison in self.comparisons)
 
     @property
@@ -445,7 +445,7 @@ def _llama_strategies() -> Iterator[tuple[str, Any, Facts, Strategy]]:
 
 
 def _is_optimized(row: Any) -> bool:
-    """Whether Table 9 raised the slow attention operator in this row."""
+    """Tell whether Table 9 raised the slow attention operator in this row."""
     return getattr(row, "attention_outlier", "base") == "optimized"
 
 

@@ -30,7 +30,7 @@ TOKENS = 1e12
 """Tokens of every training in Table 5: what its printed numbers of steps are for (the text says 15 T)."""
 
 TABLE5_SEQUENCE_LENGTH = 4096
-"""Of every column of Table 5, the 405B model's too: what its printed numbers of steps are for."""
+"""Sequence length of every column of Table 5, the 405B model's too: that of its printed numbers of steps."""
 
 HOP_SECONDS = {1 / 8: 0.01302, 1 / 4: 0.02155, 1 / 2: 0.0458}
 """Seconds of one pipeline hop by mbs / tp, as the profile ``mofa-b`` measures them; decodes the PP column's chunks."""
@@ -46,7 +46,7 @@ NUM_SLOTS = 128
 """Layer slots of LLaMA3-405B in the paper: 126 layers, embedding and head."""
 
 OPTIMIZED_LAYER_SECONDS = 0.00384
-"""What Table 9 saves per layer and micro-batch when its slow attention operator reaches 389.3 TFLOPS."""
+"""Seconds that Table 9 saves per layer and micro-batch when its slow attention operator reaches 389.3 TFLOPS."""
 
 
 def llama_facts(num_devices: int, global_batch_size: int, *, optimized: bool = False) -> Facts:

@@ -19,7 +19,7 @@ from benchmarks.paper_chain.runs import MACHINES, measured_runs
 
 @refuse_wrong_input
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the tables and what is not closer than the paper; return the exit code."""
+    """Print the tables and the errors that exceed the paper's; return 1 if there are any, else 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.paper_chain", description=__doc__)
     parser.add_argument("--machine", choices=sorted(MACHINES.values()), help="only the runs of this machine")
     options = parser.parse_args(arguments)

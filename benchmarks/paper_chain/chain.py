@@ -212,11 +212,11 @@ def composed(
     Parameters
     ----------
     facts, strategy
-        What ran where, and its degrees.
+        Facts of the run, and its degrees.
     operators, network
         Sampled times of the machine.
     partitions_activations
-        Whether each tensor-parallel rank keeps a share of the layers' inputs, and gathers them to recompute.
+        True if each tensor-parallel rank keeps a share of the layers' inputs, and gathers them to recompute.
     host_seconds
         H.
     """
@@ -252,7 +252,7 @@ def composed(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Groups:
-    """Who sums and gathers: tensor-parallel ranks are neighbours, data-parallel ones are tp apart."""
+    """Groups that sum and gather: tensor-parallel ranks are neighbours, data-parallel ones are tp apart."""
 
     network: SampledNetwork
     tp: int

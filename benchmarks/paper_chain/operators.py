@@ -36,7 +36,10 @@ Share of the memory's bandwidth that plain kernels reach: additions of more than
 """
 
 SCORES_FRACTION = 0.70
-"""The same of softmax and dropout of scores: before any measured run (``planner/measure/calibrate/constants.yaml``)."""
+"""
+Fraction of the bandwidth that softmax and dropout of scores reach, before any measured run
+(``planner/measure/calibrate/constants.yaml``).
+"""
 
 ATTENTION_FRACTION = {"ampere": 0.60, "hopper": 0.55}
 """Share of the peak that fused attention reaches, from the papers on FlashAttention (the same file)."""

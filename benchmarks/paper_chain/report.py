@@ -17,7 +17,7 @@ from planner.measure.runs.predictions import predict
 ENCODERS = ("encoder_fwd", "encoder_bwd")
 
 CHECKED = {"encoders": ENCODERS, "steps": (STEP,)}
-"""What must be closer than the paper's, in the mean over the runs of a machine."""
+"""Components that must be closer than the paper's, in the mean over the runs of a machine."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +52,7 @@ class Predicted:
         return self.components[component] / self.run.measured[component] - 1
 
     def paper_error(self, component: str) -> float:
-        """The same of the paper's prediction."""
+        """Error of the paper's prediction of a component."""
         return self.run.paper[component] / self.run.measured[component] - 1
 
 

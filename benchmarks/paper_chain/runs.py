@@ -23,7 +23,7 @@ STEP = "1F1B_max_optimizer"
 MACHINES = {"perlmutter": "Perlmutter", "vista": "Vista"}
 
 PREFIX = "gm25-"
-"""What the ids of these runs start with in the table of measured runs."""
+"""Prefix of the ids of these runs in the table of measured runs."""
 
 ONLY_COMPONENTS = {"perlmutter/llama_13B_4_8_2_16_4/31674706": ("vista/llama_13B_64_1/136645", "llemma_7B_4_2_2_4_4")}
 """
@@ -45,7 +45,7 @@ class MeasuredRun:
     gpu
         Its device in the tables of samples.
     case
-        What ran on what.
+        Job and device of the run.
     measured, paper
         Seconds of each component as measured, and as the paper predicts it.
     repeats
@@ -79,7 +79,7 @@ class MeasuredRun:
     @property
     def partitions_activations(self) -> bool:
         """
-        Whether tensor-parallel ranks share the layers' inputs.
+        True if tensor-parallel ranks share the layers' inputs.
 
         As GPT-NeoX's configurations of LLaMA's models say (``partition_activations``), and that of its own 20B does
         not (recalled).

@@ -1,1 +1,1 @@
-"""Whether plans are ones that people would run."""
+"""Check that plans are ones that people would run."""

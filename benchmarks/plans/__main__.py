@@ -26,14 +26,14 @@ from planner.uncertainty.peaks import RUNS_FAST, STARTS, chance_fast
 from planner.verbs.plan import plan
 
 OFFLOAD_GAIN = 0.1
-"""What offload must gain at least, as a fraction of the step without it."""
+"""Least gain of offload, as a fraction of the step without it."""
 
 ROUNDING = 1e-9
 """By which a chance may be below the one that the default headroom is made for."""
 
 
 def complaints(report: PlanReport) -> Iterator[str]:
-    """What one would hold against the plan of a job."""
+    """List the objections to the plan of a job."""
     first = report.plans[0]
     if first.chance_to_fit.share < STARTS - ROUNDING:
         yield f"fits with a chance of {first.chance_to_fit.share:.1%}"
@@ -49,7 +49,7 @@ def complaints(report: PlanReport) -> Iterator[str]:
 
 
 def offloads(one: Plan) -> bool:
-    """Whether anything leaves the device."""
+    """Tell whether anything is offloaded from the device."""
     strategy = one.strategy
     return strategy.optimizer_offload or strategy.activation_offload
 

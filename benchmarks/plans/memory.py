@@ -37,7 +37,7 @@ MOST_WRONG_SHARE = 0.02
 """Share of the runs that ran which may get a chance below one half."""
 
 LEAST_CAUGHT = 10
-"""Of the 13 runs that ran out of memory, how many get a chance below one half at least."""
+"""Least number of the 13 runs out of memory whose chance to fit is below one half."""
 
 SOURCE = (
     "python -m benchmarks.plans.memory --write: peaks, fits and failures of the rows of benchmarks/measured_runs, as "
@@ -46,7 +46,7 @@ SOURCE = (
 
 
 def uses_of(predicted: Sequence[Prediction]) -> list[Use]:
-    """What each run tells of memory."""
+    """Return the memory that each run reports."""
     return [_use(one) for one in predicted]
 
 
@@ -69,7 +69,7 @@ def _use(one: Prediction) -> Use:
 
 
 def below_half(uses: Sequence[Use], chances: Sequence[float], *, has_run: bool) -> int:
-    """How many of the runs that ran, or that did not, get a chance below one half."""
+    """Count the runs that ran, or those that did not, with a chance below one half."""
     return sum(chance < 0.5 for use, chance in zip(uses, chances, strict=True) if use.has_run == has_run)
 
 
@@ -108,11 +108,11 @@ JUDGED_BY: dict[str, Callable[[Use], Hashable]] = {
     "source": lambda use: use.source,
     "stack": lambda use: use.stack,
 }
-"""What is left out of the laws that judge a run."""
+"""Rows left out of the laws that judge a run."""
 
 
 def inside(use: Use, law: Law) -> bool:
-    """Whether a run's measured peak lies within the interval of a law."""
+    """Tell whether a run's measured peak lies within the interval of a law."""
     assert use.log_peak is not None
     low, high = interval_of(law)
     return low <= use.log_peak <= high
@@ -139,7 +139,7 @@ def _judged_lines(uses: Sequence[Use]) -> Iterator[str]:
 
 
 def _reserved_lines(predicted: Sequence[Prediction]) -> Iterator[str]:
-    """How many measured peaks of reserved memory lie within the allocator's interval."""
+    """Count the measured peaks of reserved memory within the allocator's interval, as text."""
     found = []
     for one in predicted:
         if one.run.memory_kind == "reserved" and one.run.peak_memory_gib is not None:
@@ -149,7 +149,7 @@ def _reserved_lines(predicted: Sequence[Prediction]) -> Iterator[str]:
 
 
 def _headroom_lines(predicted: Sequence[Prediction]) -> Iterator[str]:
-    """How many layouts that ran the default headroom leaves out, for the one chance and for both."""
+    """Count the layouts that ran and that the default headroom leaves out, for the one chance and for both, as text."""
     ran = [one for one in predicted if one.run.kind != "oom" and one.run.step_seconds and not one.is_silent]
     unfit = [one for one in ran if _fits(one) < STARTS]
     slow = [one for one in ran if _fits(one) >= STARTS and _fast(one) < RUNS_FAST]

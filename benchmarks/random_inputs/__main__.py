@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run random inputs and print what became of them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--count", type=int, default=20_000, help="inputs (default: 20000)")
-    parser.add_argument("--seed", type=int, default=1, help="of the first ones; another one gives others")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the first inputs; another seed gives others")
     parser.add_argument("--processes", type=int, default=2, help="inputs at once (default: 2)")
     parser.add_argument("--only", type=int, help="the input of this number alone")
     parser.add_argument("--keep", type=Path, help="folder to write the input of --only to")
@@ -72,7 +72,7 @@ def run(seed: int, numbers: Sequence[int], processes: int) -> list[Outcome]:
 
 
 def summary(found: Sequence[Outcome]) -> str:
-    """How many inputs of each kind ended in which way, the slowest, and those that must not be."""
+    """Count the inputs of each kind by their end; name the slowest, and those that ended as none may."""
     codes: dict[str, Counter[int | None]] = defaultdict(Counter)
     for one in found:
         codes[one.kind][one.exit_code] += 1

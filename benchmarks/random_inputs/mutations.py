@@ -104,7 +104,7 @@ def bytes_changed(random: Random, data: bytes) -> bytes:
 
 
 MANY, MANY_ENTRIES = 30, 300
-"""How often an entry may be repeated, in a tree of at most so many."""
+"""Most repetitions of an entry, and most entries of a tree in which one is repeated so often."""
 
 
 def _places(tree: Any) -> list[tuple[Any, Any]]:

@@ -11,24 +11,24 @@ from benchmarks.random_inputs.mutations import bytes_changed, csv_changed, json_
 from benchmarks.random_inputs.seeds import FILES, seeds
 
 OUTPUT = "written.out"
-"""What a command may write."""
+"""Name of the file that a command may write."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
     """
-    A command and what it reads.
+    A command and its input.
 
     Parameters
     ----------
     kind
-        What is wrong.
+        Kind of the mistake.
     words
-        Of the command line.
+        Words of the command line.
     files
         Content by name; they lie in the folder in which the command runs.
     stdin
-        What it may read instead.
+        Standard input, which it may read instead.
     """
 
     kind: str
@@ -69,7 +69,7 @@ def _word(random: Random) -> str:
 
 
 def _argument(text: str) -> str:
-    """What a system can hand to a program."""
+    """Remove NUL characters, which a system cannot hand to a program."""
     return text.replace("\x00", "")
 
 
@@ -216,7 +216,7 @@ KINDS: Mapping[Callable[[Random], Trial], int] = {
     small_runs: 1,
     trace: 2,
 }
-"""What makes inputs of each kind, and how many of a hundred are such ones."""
+"""Makers of inputs of each kind, with their share in a hundred."""
 
 
 def trial_of(seed: int, number: int) -> Trial:

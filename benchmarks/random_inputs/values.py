@@ -15,7 +15,7 @@ DATA = read_yaml(__file__)
 
 
 def _text(entry: Any) -> str:
-    """Return a text, or what is repeated."""
+    """Return an entry's text: itself, or ``first`` and then ``repeat``, ``times`` times."""
     return entry if isinstance(entry, str) else str(entry.get("first", "") + entry["repeat"] * entry["times"])
 
 

@@ -24,7 +24,7 @@ from benchmarks.random_inputs.trials import OUTPUT, Trial, trial_of
 from benchmarks.random_inputs.values import CANARY
 
 SECONDS = 20.0
-"""Of processor time, which other programs on the machine do not lengthen, that no input may take."""
+"""Limit of an input's processor time, which other programs on the machine do not lengthen."""
 
 HANGING_SECONDS = 180.0
 """After which an input waits for something, however busy the machine is."""
@@ -52,18 +52,18 @@ STARTS_PROCESSES = ("overrides",)
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """
-    What became of an input.
+    Outcome of an input.
 
     Parameters
     ----------
     number, kind
-        Which.
+        Number and kind of the input.
     exit_code
-        Of the command; None: it had none.
+        Exit code of the command; None: it had none.
     seconds
-        Of processor time that it took.
+        Seconds of processor time that it took.
     complaint
-        What must not be; empty: nothing.
+        Fault of the planner; empty: none.
     """
 
     number: int
@@ -87,7 +87,7 @@ class Audit:
 
     @contextmanager
     def of(self, trial: Trial) -> Iterator[list[str]]:
-        """What happens meanwhile; files that the command line names may be written."""
+        """Watch the events of a command; files that the command line names may be written."""
         self.seen, self.named = [], frozenset((OUTPUT, *(Path(word).name for word in trial.words)))
         self.is_on = trial.kind not in STARTS_PROCESSES
         try:
@@ -105,13 +105,13 @@ class Audit:
             self.seen.append(f"{event} {details!r:.200}")
 
     def _is_named(self, path: str) -> bool:
-        """Whether it is a file of the command line, or the draft beside one."""
+        """Tell whether a path is a file of the command line, or the draft beside one."""
         name = os.path.basename(path)
         return path == os.devnull or any(name == word or (word and word[:100] in name) for word in self.named)
 
 
 def _stops_workers(event: str, details: tuple[Any, ...]) -> bool:
-    """Whether it is joblib, which asks pgrep what a worker has started before it kills that, too."""
+    """Tell whether joblib asks pgrep for the processes of a worker, as it does before it kills them."""
     return event == "subprocess.Popen" and list(details[1][:2]) == ["pgrep", "-P"]
 
 
@@ -203,9 +203,9 @@ def outcomes(seed: int, numbers: Sequence[int]) -> Iterator[Outcome]:
     Parameters
     ----------
     seed
-        Of all of them.
+        Seed of all inputs.
     numbers
-        Which.
+        Numbers of the inputs.
     """
     served, channel, process = 0, None, None
     try:

@@ -69,7 +69,7 @@ def read_published(folder: Path) -> list[Published]:
     Parameters
     ----------
     folder
-        Where ``megatron_bridge.csv`` and ``dgxc.csv`` are.
+        Folder of ``megatron_bridge.csv`` and ``dgxc.csv``.
     """
     bridge = list(_distinct(_bridge_rows(folder / "megatron_bridge.csv")))
     known = {(_layout(one), release) for one in bridge for release in one.releases}

@@ -33,10 +33,10 @@ TAGGED = re.compile(r"^(dgxc|mb)-(\d\d\.\d\d(?:\.\d\d?)?)-")
 PROJECTS = {"dgxc": "dgxc", "mb": "Megatron-Bridge"}
 
 BALANCED = "force-balanced"
-"""How notes say that the router was forced to balance, where no column does."""
+"""Notes of a router that was forced to balance, which no column says."""
 
 ROUNDED = "QUANTISED"
-"""How notes say that a source prints whole samples per second."""
+"""Notes of a source that prints whole samples per second."""
 
 COLUMNS = (
     *("id", "label", "source", "framework", "date", "model", *SHAPE, "device", "precision", "sequence_length"),
@@ -136,7 +136,7 @@ def _label(run: Run) -> str:
 
 
 def _remarks(run: Run, notes: str) -> Iterator[str]:
-    """What makes a rate better than it would be elsewhere, or less exact."""
+    """List the facts that make a rate better than it would be elsewhere, or less exact."""
     words, _, forced = notes.rpartition("\n")
     if forced in ("1", "True", "true") or (not forced and BALANCED in words):
         yield "routing is balanced by force"

@@ -168,7 +168,7 @@ def _by_import(target: str) -> Callable[[Printed], Plan | None]:
 
 
 def _entries(given: Printed, target: str) -> list[str]:
-    """What the files of an export do not say, as entries of the command."""
+    """Return entries of the command for all that the files of an export do not say."""
     cluster, work, model = given.plan.cluster, given.plan.facts.workload, given.job["model"]
     if target == "megatron-bridge" and not isinstance(model, str):
         model = model["base"]  # the fields of an export say how many layers there are
@@ -199,11 +199,11 @@ WAYS: dict[str, Callable[[Printed], Plan | None]] = {
     "explain": _by_explain,
     **{f"import of {target}": _by_import(target) for target in TARGETS},
 }
-"""How a plan is given back."""
+"""Ways to give a plan back to the planner."""
 
 
 def difference(way: str, given: Printed) -> str | None:
-    """What a plan that is given back costs otherwise; None: nothing."""
+    """Return the difference in cost of a plan that is given back; None: there is none."""
     try:
         back = WAYS[way](given)
     except PlanningError as error:

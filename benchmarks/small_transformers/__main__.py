@@ -34,7 +34,7 @@ DTYPES = {"cpu": "fp32", "cuda": "bf16"}
 
 @refuse_wrong_input
 def main() -> int:
-    """Do what is asked; return the exit code."""
+    """Measure, or print the tables; return 1 if the mean error exceeds the limit, else 0."""
     parser = _parser()
     arguments = parser.parse_args()
     chosen = _chosen(arguments)
@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=Path, metavar="steps.csv", help="measured steps to compare with")
     parser.add_argument("--samples", type=Path, metavar="samples.csv", help="predict by the sum of sampled operators")
     parser.add_argument("--device", metavar="device.yaml", help="predict by planner estimate on this device")
-    parser.add_argument("--precision", help="of the planner's jobs (default: fp32 on a CPU, bf16 on a GPU)")
+    parser.add_argument("--precision", help="precision of the planner's jobs (default: fp32 on a CPU, bf16 on a GPU)")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="only these configurations")
     parser.add_argument("--on", choices=tuple(DTYPES), default="cpu", help="where steps run (default: cpu)")
     return parser

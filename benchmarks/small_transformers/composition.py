@@ -1,7 +1,7 @@
 """
-A step as the sum of its operators: which run, how often, in which pass, and which sample is of each.
+A step as the sum of its operators, each with its pass, its number of calls and its sample.
 
-What the planner's cost model does with a device file, done again by hand: where the two differ, one of them is wrong;
+This does by hand what the planner's cost model does with a device file. If the two differ, one of them is wrong;
 where this sum differs from a measured step, it lacks what no operator has.
 """
 
@@ -43,7 +43,7 @@ ENDS = ("embedding", "final_norm", "head", "loss")
 
 WEIGHT_GRADIENTS = "gradients of weights"
 
-"""Where autograd keeps them, and adds those of a further micro-batch."""
+"""Place where autograd keeps them, and adds those of a further micro-batch."""
 
 NOT_REPEATED = {"down": 0.0, "combine": 0.0, "residuals": 0.5}
 
@@ -62,9 +62,9 @@ class Part:
     pass_
         ``forward``, ``backward`` or ``recompute``.
     times
-        How often a rank runs it in a step.
+        Calls of a rank in a step.
     point
-        What a sample of it measures.
+        Quantity that a sample of it measures.
     """
 
     operator: str
@@ -106,7 +106,7 @@ def _passes(name: str, sampled: str) -> tuple[str, ...]:
 
 def _once_per_step(one: Configuration, dtype: str) -> Iterator[Part]:
     """
-    What has the size of all weights.
+    Yield operators that have the size of all weights.
 
     Gradients of further micro-batches are added to those of earlier ones. Ranks sum a flat copy of all gradients. Then
     comes the update.
@@ -147,7 +147,7 @@ def exactly(samples: Iterable[Sample]) -> Seconds:
 
 
 def by_learning(samples: Iterable[Sample]) -> Seconds:
-    """What is learned from samples of each operator and pass; where they are few, the rates alone."""
+    """Return seconds learned from samples of each operator and pass; from the rates alone if samples are few."""
     groups: dict[tuple[str, str, str], list[Sample]] = {}
     for sample in samples:
         groups.setdefault(_kind(sample.point), []).append(sample)
@@ -197,9 +197,9 @@ class Compared:
     configuration
         The model and its step.
     measured
-        What it takes.
+        Measured step.
     predicted_seconds
-        What it should take; NaN: nobody knows.
+        Predicted step; NaN: it cannot be predicted.
     """
 
     configuration: Configuration
@@ -264,7 +264,7 @@ def planned(one: Configuration, device: str, *, precision: str | Mapping[str, An
     device
         Path of a device file, or a name of the catalog.
     precision
-        What it computes in, as a job says it.
+        Precision of the computation, as in a job.
 
     Raises
     ------

@@ -18,7 +18,7 @@ from costmodel.validation import build
 FILE = Path(__file__).parent / "configurations.yaml"
 
 TOKENS = 1e9
-"""Of the whole training, which a job must say and no step depends on."""
+"""Tokens of the whole training, which a job must state and no step depends on."""
 
 FRAMEWORK: Mapping[str, Any] = {
     "base": "torchtitan-0.3",
@@ -43,7 +43,7 @@ class Configuration:
     Parameters
     ----------
     name
-        How tables call it.
+        Name in tables.
     num_layers, hidden_size, num_heads, num_kv_heads, ffn_hidden_size, vocab_size
         The model: RMSNorm, rotary position, gated feed-forward of SiLU, embedding and head apart. With experts
         ``ffn_hidden_size`` is the width of each.
@@ -52,7 +52,7 @@ class Configuration:
     sequence_length, mbs, num_microbatches
         Tokens of a sequence, sequences of a micro-batch, micro-batches of a step and rank.
     recompute
-        Whether the backward pass computes layers again.
+        True if the backward pass recomputes layers.
     dp
         Data-parallel ranks, a process each.
     """
@@ -89,7 +89,7 @@ class Configuration:
 
     @property
     def num_parameters(self) -> int:
-        """Of the whole model."""
+        """Number of parameters of the whole model."""
         return sum(prod(shape) for shape in weight_shapes(self).values())
 
 
@@ -155,7 +155,7 @@ def job_of(one: Configuration, device: str, *, precision: str | Mapping[str, Any
     device
         Name of the catalog or path of a device file: what one rank has, a core or a GPU.
     precision
-        What the step computes in, as a job's ``training.precision`` says it.
+        Precision of the step, as a job's ``training.precision``.
     """
     strategy = {
         "dp": one.dp,

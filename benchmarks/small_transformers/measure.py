@@ -44,15 +44,15 @@ By default the GNU C library hands large blocks back to the system, and the next
 
 Work: TypeAlias = Callable[[Any, int], Any]
 
-"""What a rank makes of an order, and of its number; a function that processes can hand over."""
+"""Function of a rank, from an order and its number to an answer; one that processes can hand over."""
 
 Answered: TypeAlias = Callable[[str, Any, int], list[Any]]
 
-"""What the first so many ranks answer to an order; the text says in a message which one it was."""
+"""Function that returns the answers of the first so many ranks to an order; messages call the order by the text."""
 
 PATIENCE_SECONDS = 10
 
-"""How long a process has to end."""
+"""Seconds that a process may take to end."""
 
 
 @contextmanager
@@ -63,9 +63,9 @@ def rank_processes(number: int, work: Work) -> Iterator[Answered]:
     Parameters
     ----------
     number
-        Of ranks.
+        Number of ranks.
     work
-        What each does with an order.
+        Function that each applies to an order.
 
     Raises
     ------
@@ -210,7 +210,7 @@ def measure(
     Parameters
     ----------
     chosen
-        What to measure.
+        Configurations to measure.
     path
         The table, a CSV file; rounds that it has are not measured again.
     rounds, steps

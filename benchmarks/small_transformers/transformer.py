@@ -54,16 +54,16 @@ def logits_of(
     turned: tuple[Tensor, Tensor],
 ) -> Tensor:
     """
-    What the model says of each token's successor; shape (rows, vocab_size).
+    Return the logits of each token's successor; shape (rows, vocab_size).
 
     Parameters
     ----------
     weights, one
         The model.
     tokens
-        Of all sequences behind one another; shape (rows,).
+        Tokens of all sequences behind one another; shape (rows,).
     turned
-        What :func:`rotations` gives.
+        Result of :func:`rotations`.
     """
     x = embedded(weights, tokens)
     for index in range(one.num_layers):
@@ -72,7 +72,7 @@ def logits_of(
 
 
 def embedded(weights: Weights, tokens: Tensor) -> Tensor:
-    """What goes into the first layer; shape (rows, hidden_size)."""
+    """Return the first layer's input; shape (rows, hidden_size)."""
     from torch.nn import functional
 
     return functional.embedding(tokens, weights["embedding"])
@@ -85,7 +85,7 @@ def layer_output(
     x: Tensor,
     turned: tuple[Tensor, Tensor],
 ) -> Tensor:
-    """What comes out of a layer; shape (rows, hidden_size), as what goes into it."""
+    """Return a layer's output; shape (rows, hidden_size), as its input."""
     from torch.utils.checkpoint import checkpoint
 
     start = f"layers.{index}."
@@ -96,7 +96,7 @@ def layer_output(
 
 
 def head_logits(weights: Weights, x: Tensor) -> Tensor:
-    """What the head makes of the last layer's output; shape (rows, vocab_size)."""
+    """Apply the head to the last layer's output; shape (rows, vocab_size)."""
     from torch.nn import functional
 
     x = _normed(x, weights["final_norm"])
@@ -183,9 +183,9 @@ class Training:
     one
         The configuration.
     rank
-        Of the data-parallel ranks; more than one need a process group of torch.
+        Rank among the data-parallel ones; more than one need a process group of torch.
     device, dtype
-        Where, and in what the model computes.
+        Device and precision of the computation.
     """
 
     def __init__(
@@ -223,7 +223,7 @@ class Training:
         return total / self.one.num_microbatches
 
     def logits(self, tokens: Tensor) -> Tensor:
-        """What the model says of each token's successor; shape (rows, vocab_size)."""
+        """Return the logits of each token's successor; shape (rows, vocab_size)."""
         return logits_of(self.weights, self.one, tokens, self._turned)
 
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:

@@ -57,7 +57,7 @@ NUM_COMPARED = 1000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """What one search and one enumeration of the same job took and found; NaN of an enumeration that is left out."""
+    """Times and results of one search and one enumeration of the same job; NaN of an enumeration that is left out."""
 
     model: str
     num_devices: int
@@ -76,7 +76,7 @@ class Case:
 
     @property
     def failures(self) -> list[str]:
-        """What of the checks does not hold."""
+        """List the checks that do not hold."""
         searched = self.build_seconds + self.solve_seconds
         differ = abs(self.step_seconds - self.enumerated_seconds) > self.rounding_bound_seconds
         checks = {
@@ -89,7 +89,7 @@ class Case:
 
 
 def main() -> int:
-    """Run all cases, print them, return the exit code."""
+    """Run all cases and print them; return 1 if a check fails, else 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.solver", description=__doc__)
     parser.add_argument("--case", nargs=2, metavar=("MODEL", "NUM_DEVICES"), help="one case alone, as JSON")
     parser.add_argument("--jobs", action="store_true", help="a thousand jobs, too")

@@ -112,7 +112,7 @@ def run_ablation() -> Iterator[str]:
     by_rules = sum(row.without_rules < row.seconds for row in rows)
     could = sum(row.can_bind for row in rows)
     print(
-        f"Of {len(rows)} jobs the memory limits can bind in {could} and change the optimum in {by_memory}; the rules "
+        f"In {could} of {len(rows)} jobs the memory limits can bind, in {by_memory} they change the optimum; the rules "
         f"change it in {by_rules}."
     )
     print(f"{len(alone)} rules exclude strategies that no other rule excludes:")

@@ -53,7 +53,7 @@ class Compared:
 
 
 def main() -> int:
-    """Compare, print, and return the exit code."""
+    """Compare and print; return 1 if a check fails, else 0."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.solver.simulated", description=__doc__)
     parser.add_argument("--strategies", type=int, default=NUM_STRATEGIES, help="how many, 1,000 if not given")
     began = time.process_time()
@@ -82,7 +82,7 @@ def show(compared: Sequence[Compared]) -> None:
 
 
 def failed(compared: Sequence[Compared]) -> Iterator[str]:
-    """What does not hold."""
+    """List the checks that do not hold."""
     for one in compared:
         most = ROUNDING if one.num_passes <= MOST_PASSES else MAX_EXTRAPOLATED
         if abs(one.difference) > most:
@@ -108,7 +108,7 @@ def compare(seed: int) -> Compared:
 
 
 def kind_of(problem: Problem, strategy: Strategy) -> str:
-    """What kind of pipeline it is."""
+    """Return the kind of a strategy's pipeline."""
     if strategy.pp == 1:
         return "no pipeline"
     if strategy.schedule != Schedule.ONE_F_ONE_B:
@@ -140,7 +140,7 @@ def a_random_strategy(chooser: random.Random) -> tuple[Problem, Strategy]:
 
 
 def a_random_job(chooser: random.Random) -> dict[str, Any]:
-    """What a job file says: a model of the catalog on some devices, mostly in 1F1B, with a framework's rules or not."""
+    """Return the entries of a job file: a catalog model on some devices, mostly 1F1B, some with a framework's rules."""
     num_devices = chooser.choice(NUM_DEVICES)
     search: dict[str, Any] = {"framework_rules": chooser.random() < 0.7, "evidence": "any"}
     if chooser.random() < SHARE_OTHER_SCHEDULES:

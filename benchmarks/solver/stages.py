@@ -96,7 +96,7 @@ def _prove(problem: Problem, model: str, num_devices: int, offload: bool, limit:
 
 
 def gains(problem: Problem, outcome: Outcome, even: Outcome) -> tuple[float, float]:
-    """How much shorter the step is than the best even strategy's, by the closed form and as simulated."""
+    """Return how much shorter the step is than the best even strategy's, by the closed form and as simulated."""
     one, other = outcome.strategies[0], even.strategies[0]
     played = [estimate(problem.facts, strategy).step_seconds for strategy in (one, other)]
     return 1 - outcome.step_seconds[0] / even.step_seconds[0], 1 - min(played) / played[1]
@@ -170,7 +170,7 @@ def run_top(a_job: Callable[[str, int], Problem]) -> Iterator[str]:
 
 
 def run_explanations(a_job: Callable[[str, int], Problem]) -> Iterator[str]:
-    """Why not another strategy, beyond the searches that the answer needs."""
+    """Time the answer to "why not this strategy?", beyond the searches that the answer needs."""
     for model in MAX_SECONDS:
         problem = with_stages(a_job(model, 2048), "even")
         pinned = replace(problem, search=replace(problem.search, pin={"tp": 8, "pp": 8}))
@@ -208,7 +208,7 @@ SIZES = {
 
 
 def random_job(stages: StageChoice, seed: int) -> dict[str, Any]:
-    """What the job file of one of a thousand jobs says."""
+    """Return the entries of the job file of one of a thousand jobs."""
     chooser = random.Random(seed)
     name, sizes = chooser.choice(list(SIZES.items()))
     num_devices = chooser.choice(sizes)

@@ -27,7 +27,7 @@ CHANGED, SEARCHED = 0.25, 0.35
 
 
 class Answer(StrEnum):
-    """What a job for a target may become."""
+    """Outcomes of a job for a target."""
 
     EXPORTED = "planned and exported"
     REFUSED = "refused before the search"
@@ -40,7 +40,7 @@ class Answer(StrEnum):
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Became:
     """
-    What a job for a target became.
+    Outcome of a job for a target.
 
     Parameters
     ----------
@@ -61,9 +61,9 @@ def random_jobs(seed: int, number: int, seconds: float) -> Iterator[dict[str, An
     Parameters
     ----------
     seed
-        What they are drawn from.
+        Seed of the draws.
     number
-        How many.
+        Number of jobs.
     seconds
         Time limit of each search.
     """
@@ -105,7 +105,7 @@ def is_sound(job: dict[str, Any]) -> bool:
 
 
 def became(job: dict[str, Any], target: str) -> Became:
-    """What becomes of a job that is planned for a target."""
+    """Plan a job for a target and return its outcome."""
     given = deepcopy(job)
     given["search"]["target"] = target
     try:

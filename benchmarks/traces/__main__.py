@@ -37,7 +37,7 @@ PARTS = {
 
 @refuse_wrong_input
 def main() -> int:
-    """Do what is asked; return the exit code."""
+    """Run the chosen parts; return 0 if something ran and every check holds, else 1."""
     arguments = _parser().parse_args()
     if arguments.record:
         chosen = _chosen(arguments.names)

@@ -96,7 +96,7 @@ def predicted_seconds(
     base, target
         Configurations.
     network
-        What messages take.
+        Latency and bandwidth of messages.
     """
     traces, graphs = _base(files)
     before, after = _sizes(base), _sizes(target)
@@ -138,7 +138,7 @@ CHANGES = {
     "dp": "data parallelism",
     "pp": "pipeline",
 }
-"""What a target may change, and how the table calls it."""
+"""Facts that a target may change, and their names in the table."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,7 +151,7 @@ class Prediction:
     target
         Its name.
     changed
-        What it has other than its base, as in ``CHANGES``.
+        Differences from its base, as in ``CHANGES``.
     measured
         Its steps without the profiler.
     seconds
@@ -170,7 +170,7 @@ class Prediction:
 
 
 def changed(base: TracedConfiguration, target: TracedConfiguration) -> tuple[str, ...]:
-    """What a target has other than its base."""
+    """List the differences of a target from its base."""
     return tuple(word for name, word in CHANGES.items() if getattr(base, name) != getattr(target, name))
 
 
@@ -181,11 +181,11 @@ def predictions(index: Index, folder: str | os.PathLike[str], base: str, predict
     Parameters
     ----------
     index, folder
-        What was recorded, and where.
+        Index of the recordings, and their folder.
     base
         Name of the configuration whose traces are changed.
     predict
-        What predicts. It also gets the base as its own target.
+        Function that predicts. It also gets the base as its own target.
 
     Raises
     ------
@@ -247,7 +247,7 @@ BASES = (
     "dp2-w256-l4-s256-b2-m1",
     "pp2-w256-l4-s256-b1-m4",
 )
-"""Whose traces are changed."""
+"""Configurations whose traces are changed."""
 
 NETWORK = {"dp": "dp2-w256-l2-s256-b2-m1", "pp": "pp2-w256-l2-s256-b1-m4"}
 """Recordings of two ranks from which a message's time is taken; as targets they do not count."""

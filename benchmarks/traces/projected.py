@@ -2,10 +2,10 @@
 Published small runs projected to larger ones of the same source, with constants that saw neither.
 
 A small run is a proxy (fewer layers) or on one node; its larger siblings share source, model, device and precision, and
-have at least as many layers and devices. How far runs that differ hold is the planner's own figure of two layouts.
+have at least as many layers and devices. The planner's own figure of two layouts says how far such runs hold.
 
-Which constants a small run moves (the table's, a factor on kernels, or both) was chosen on llm-foundry, whose figure is
-therefore no result; on dgxc these variants differ by 0.1 of 3.6 %.
+The constants that a small run moves (the table's, a factor on kernels, or both) were chosen on llm-foundry, whose
+figure is therefore no result; on dgxc these variants differ by 0.1 of 3.6 %.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ class Pair:
     Parameters
     ----------
     source, name
-        Whose runs they are; model, precision and device.
+        Source of the runs; model, precision and device.
     sizes
         Layers and devices of both.
     is_alike
-        Whether they differ in nothing but their sizes.
+        True if they differ in nothing but their sizes.
     measured, model, projected
         Seconds of the larger one: measured, predicted without and with the small one.
     measured_fraction
         Share of the projected step that was measured.
     is_inside
-        Whether the measured step lies in the projection's interval.
+        True if the measured step lies in the projection's interval.
     """
 
     source: str
@@ -105,11 +105,11 @@ def siblings(timed: Sequence[Case]) -> Iterator[tuple[Case, Case]]:
 
 
 MOST_PAIRS = 40
-"""Of one source, model, device and precision; of more (vTrain's grids of layouts) every so many."""
+"""Most pairs of one source, model, device and precision; from more (vTrain's grids of layouts) evenly spaced ones."""
 
 
 def _is_cut(small: Case, large: Case) -> bool:
-    """Whether the planner takes the small run for a cut of the larger one: some have other numbers of KV heads."""
+    """Tell whether the planner takes the small run for a cut of the larger one: some have other numbers of KV heads."""
     try:
         require_cut_down(small, large.problem)
     except SpecError:
@@ -283,7 +283,7 @@ def _mean_line(name: str, pairs: Sequence[Pair]) -> str:
 
 
 def _noise_lines(timed: Sequence[Case]) -> Iterator[str]:
-    """How far repeats of one configuration are apart in each source: the same job in other releases."""
+    """Return the differences of repeats of one configuration in each source: the same job in other releases."""
     yield ""
     for source in SOURCES:
         same_jobs = grouped((one for one in timed if one.run.source.startswith(source)), _configuration)

@@ -19,7 +19,7 @@ from planner.verbs.plan import estimate
 CORE = Path(__file__).parent / "core.yaml"
 
 FEW_LAYERS = 2
-"""Of the small runs; targets have more."""
+"""Layers of the small runs; targets have more."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,11 +30,11 @@ class Target:
     Parameters
     ----------
     name, measured, spread
-        Which, and its step in seconds with its spread.
+        Name of the configuration, and its step in seconds with its spread.
     small
         Names of the small runs.
     projection
-        What follows from them.
+        Projection from the small runs.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Target:
 
     @property
     def is_inside(self) -> bool:
-        """Whether the measured step lies in the projection's interval."""
+        """True if the measured step lies in the projection's interval."""
         interval = self.projection.interval
         return interval.low_seconds <= self.measured <= interval.high_seconds
 
@@ -73,13 +73,13 @@ def targets(index: Index, device: Path = CORE) -> Iterator[Target]:
 
 
 def is_small(small: TracedConfiguration, one: TracedConfiguration) -> bool:
-    """Whether a configuration is one process with two layers of another's kind."""
+    """Tell whether a configuration is one process with two layers of another's kind."""
     kinds = [(each.hidden_size, each.num_heads, each.sequence_length, each.vocab_size) for each in (small, one)]
     return small.num_ranks == 1 and small.num_layers == FEW_LAYERS and kinds[0] == kinds[1] and is_plain(small)
 
 
 def is_plain(one: TracedConfiguration) -> bool:
-    """Whether it trains as most do: others differ in their optimizer or in what the profiler is told."""
+    """Tell whether it trains as most do: others differ in their optimizer or in the profiler's annotations."""
     return (one.optimizer, one.annotations) == ("fused", "all")
 
 

@@ -1,4 +1,4 @@
-"""How long it takes to read, to build and replay a graph, and to answer a change."""
+"""Times to read a trace, to build and replay its graph, and to answer a change."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def write_long_trace(source: Path, target: Path, file_bytes: int) -> int:
     source
         A packed file of PyTorch's profiler, as it wrote it.
     target
-        Where to.
+        Path of the file to write.
     file_bytes
-        Of the packed file at least.
+        Least bytes of the packed file.
     """
     text = gzip.decompress(source.read_bytes()).decode()
     begin = text.index(EVENTS) + len(EVENTS)

@@ -49,7 +49,7 @@ MEGATRON_MODULES = {
 
 
 def recomputable_modules(model: Model) -> tuple[str, ...]:
-    """Modules of a model that Megatron-LM can recompute alone."""
+    """Return our names of the modules that ``--recompute-modules`` can recompute one by one."""
     blocks = {type(block) for kind in model.kinds for block in kind.blocks}
     of_experts = dict.fromkeys(("shared_experts", "expert_activation", "experts"), Experts in blocks)
     has = {"qkv": bool({LatentAttention, CompressedAttention} & blocks), "mlp": Mlp in blocks, **of_experts}

@@ -88,8 +88,8 @@ def virtual_stages_hold_equally_much(model: Model, *, pp: Ints, vpp: Ints) -> Ho
 
     Embedding, head and MTP count as one layer each. Megatron-LM's interleaved schedule wants it unless a layout
     is written by hand (``megatron/core/transformer/transformer_config.py``, ``account_for_*_in_pipeline_split``), as
-    Megatron-Bridge's recipes do for DeepSeek-V3 in two pipeline ranks of four chunks. Where the chunks of a rank
-    differ, the search takes them for equal.
+    Megatron-Bridge's recipes do for DeepSeek-V3 in two pipeline ranks of four chunks. The search takes the chunks of a
+    rank for equal, even if they differ.
     """
     stages = pp * vpp
     in_place = model.num_layers + 2 + len(model.mtp_layers)

@@ -548,7 +548,7 @@ def mean_keys(shape: Shape, window: int | None, chunk: int | None) -> float:
 
     Without a mask it is s (MoFa, Table 2), in a window of w tokens at most w. Derivation: a kernel that skips the
     masked part multiplies query i with min(i, w) keys. Their mean over s queries is w - w^2 / (2 s), which is s / 2
-    without a window. Of packed sequences it is the mean over their tokens
+    without a window. For packed sequences it is the mean over their tokens
     (:meth:`costmodel.facts.workload.SequenceLengths.keys`).
 
     >>> mean_keys(Shape(hidden_size=1, sequence_length=4096, activation_bytes=2, causal=True), None, None)
@@ -672,8 +672,8 @@ MIXED_PASSES = ((2, 3), (3, 5))
 """
 Forward and backward passes of hyper-connections over one stream, and over all streams.
 
-Of the width of one stream: the block's input is written and its output read. Of all streams: read for the weights and
-their sum, read to be mixed, written. The backward pass reads and writes their gradients besides.
+Over one stream the block's input is written and its output read. All streams are read for the weights and
+their sum, read to be mixed, and written. The backward pass reads and writes their gradients besides.
 """
 
 

@@ -373,7 +373,7 @@ def _flint(config: Config) -> dict[str, Any]:
 
 
 def _deepseek_v4(config: Config) -> dict[str, Any]:
-    """Return the fields of DeepSeek-V4, where a fixed table chooses the experts of the first layers."""
+    """Return the note on DeepSeek-V4's first layers, whose experts a fixed table chooses (default: 3 layers)."""
     listed = config.items("mlp_layer_types")
     hashed = config.integer("num_hash_layers", default=3) if listed is None else listed.count(EXPERT_KINDS[0])
     return {"extras": f"experts of {hashed} layers chosen by a table" if hashed else ""}

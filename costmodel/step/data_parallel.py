@@ -202,8 +202,8 @@ def accumulation_seconds(
     .. math:: T = (m - 1) \frac{3 P g}{B}
 
     Derivation: two tensors of P gradients of g bytes are read, one is written; those of the first micro-batch are kept
-    as they are (``torch/csrc/autograd/functions/accumulate_grad.h``). Of 16-bit gradients beside FP32 ones, together of
-    g bytes, both are read and the FP32 ones written, for every micro-batch: m P (g + 4) / B. Frameworks with kernels
+    as they are (``torch/csrc/autograd/functions/accumulate_grad.h``). With 16-bit gradients beside FP32 ones, together
+    of g bytes, both are read and the FP32 ones written, for every micro-batch: m P (g + 4) / B. Frameworks with kernels
     other than PyTorch's add them in the matmul, or their calibration includes it.
 
     Parameters

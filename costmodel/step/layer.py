@@ -347,7 +347,7 @@ def _forward_seconds(seconds: LayerSeconds, exposed: Exposed, down: Array, *, ho
     Parameters
     ----------
     seconds, exposed, down
-        Of a layer whose all-to-alls do not overlap; its copies to the host.
+        Times of a layer whose all-to-alls do not overlap; its copies to the host.
     host
         Seconds W in which both of its passes wait for launches.
 

@@ -185,8 +185,8 @@ def _distributed_seconds(cluster: Cluster, times: OperatorTimes, one: Matrix, da
     The axis that is split is the long one of the products. Tensor-parallel ranks split what they do, even if it is the
     shorter one of the matrix. Data-parallel ranks, which have rows, exchange parts before and after it if those are the
     shorter one: this is inferred from published steps. With products over all columns no larger model with experts
-    takes less than ``duplicated``, which takes 1.8 times as long (Megatron-LM, issue 6676). Of two groups the smaller
-    one gathers its parts first.
+    takes less than ``duplicated``, which takes 1.8 times as long (Megatron-LM, issue 6676). The smaller one of two
+    groups gathers its parts first.
 
     References
     ----------

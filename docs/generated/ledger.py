@@ -22,9 +22,9 @@ class Line(NamedTuple):
     benchmark
         Table of the ledger, named after the benchmark.
     figure, value, unit
-        What was measured, as a number wherever it is one.
+        Measured figure, as a number if it is one, and its unit.
     change
-        What moved it, or the case that was measured.
+        Change that moved it, or the case that was measured.
     """
 
     date: str

@@ -75,7 +75,7 @@ def add_batch_options(parser: argparse.ArgumentParser) -> None:
         "--retry-failed", action="store_true", help="plan jobs again that timed out, failed or lost their worker"
     )
     parser.add_argument("--backend", choices=BACKENDS, default=LOCAL, help="who runs the workers (default: local)")
-    parser.add_argument("--scheduler", metavar="ADDRESS", help="of an existing Dask or Ray cluster")
+    parser.add_argument("--scheduler", metavar="ADDRESS", help="address of an existing Dask or Ray cluster")
     ranking = parser.add_argument_group("a ranking")
     ranking.add_argument("--by", choices=tuple(METRICS), help="what to rank by (default: step_time)")
     ranking.add_argument("--top", metavar="K", type=count("--top"), help="how many jobs (default: 10)")

@@ -51,12 +51,14 @@ def add_sample_options(parser: argparse.ArgumentParser) -> None:
     )
     describe(parser, description, EXIT_CODES)
     parser.add_argument("--for", metavar="JOB.yaml", type=Path, dest="job", help=FOR)
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="", help="default: the GPU if there is one")
+    parser.add_argument(
+        "--device", choices=("cuda", "cpu"), default="", help="device to sample (default: the GPU if there is one)"
+    )
     parser.add_argument(
         "--dtype",
         choices=("bf16", "fp16", "fp32"),
         default="",
-        help="of the points that are no job's (default: bf16 on a GPU, fp32 on a CPU)",
+        help="precision of the points that are no job's (default: bf16 on a GPU, fp32 on a CPU)",
     )
     parser.add_argument(
         "--budget", metavar="TIME", default="10min", help="when to stop: 90, 90s, 10min, 1h (default: 10min)"

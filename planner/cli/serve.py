@@ -40,7 +40,7 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
     )
     describe(parser, description)
     parser.add_argument("--mcp", action="store_true", help="serve tools for agents")
-    parser.add_argument("--root", metavar="DIR", type=Path, help="of --mcp: folder that calls may read (default: .)")
+    parser.add_argument("--root", metavar="DIR", type=Path, help="folder that calls of --mcp may read (default: .)")
     port_help = f"default: {PORT}; of --mcp: http://127.0.0.1:N/mcp"
     parser.add_argument("--port", metavar="N", type=count("--port"), help=port_help)
     parser.add_argument("--host", metavar="NAME", help=f"address to listen on (default: {HOST}); others need --token")

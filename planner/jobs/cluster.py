@@ -322,7 +322,7 @@ def _require_reached(device: Device, num_devices: int) -> None:
 
 
 def _require_growing(device: Device, section: ClusterSection) -> None:
-    """Refuse network levels that reach fewer devices than the level inside; the error names the job's last entry."""
+    """Refuse levels that reach fewer devices than the one inside; blame ``scale_up_size``, ``networks`` or device."""
     where = f"{DEVICE}.networks" if section.networks is None else "cluster.networks"
     if section.scale_up_size is not None:
         where = "cluster.scale_up_size"

@@ -187,7 +187,7 @@ def _list_best(problem: Problem, outcomes: Sequence[Outcome]) -> list[tuple[int,
     """
     Return the best strategy of each group, best first, as many as the job wants: its outcome, and its place in that.
 
-    Of equal steps the first combination's is the better one. With all variants each strategy is a group.
+    Among equal steps the first combination's is the better one. With all variants each strategy is a group.
     """
     found = (
         (seconds, number, place)

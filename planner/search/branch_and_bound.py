@@ -1,7 +1,7 @@
 """
 Branch and bound over the rows of the space, with CP-SAT inside, to a proven optimum.
 
-Rows are taken in the order of a lower bound of their step time, which depends on their degrees alone. Of each batch of
+Rows are taken in the order of a lower bound of their step time, which depends on their degrees alone. For each batch of
 rows, only the recomputation and offloading that may fit and win are kept. They are costed with all other features. The
 best strategies so far, by arrays, cut the rest: rows and strategies that are slower than a margin above them are
 skipped. When no row is left, one CP-SAT model with every rule and the memory chooses among all that were costed. It

@@ -229,7 +229,8 @@ class SearchStats:
     num_bounded
         Strategies of the other rows, whose lower bound is above the best step time.
     num_tabulated
-        Strategies of the tabulated rows. Those that follow are left out of them, each by the first reason that applies.
+        Strategies of the tabulated rows. The counts that follow are parts of them that are left out, each by the first
+        reason that applies.
     num_bounded_tabulated
         Strategies whose bound is slower than the best one, with any overlaps.
     num_untimed
@@ -327,8 +328,8 @@ class CostTable:
         Return the modes of some rows with a strategy that may fit and take at most ``cuts`` ticks.
 
         Sharding and overlaps, most of the features' combinations, are left open: the largest sharding of a row is
-        evaluated with the fewest overlaps. Modes that change memory come first, with the others open. Where those have
-        one value each, their bounds are the same.
+        evaluated with the fewest overlaps. Modes that change memory come first, with the others open. If those have one
+        value each, their bounds are the same.
 
         Returns
         -------
@@ -420,7 +421,7 @@ class CostTable:
         """
         Return a bound of the memory with each recomputation and any activation offload, and whether it may fit.
 
-        Shape: (rows, recompute, other modes ...). Where a peak does not follow what layers keep, everything may fit.
+        Shape: (rows, recompute, other modes ...). If a peak does not follow what layers keep, everything may fit.
         """
         facts = self.space.facts
         values = {name: block.features[name] if name not in TIME_ONLY else block.features[name][:1] for name in MODES}

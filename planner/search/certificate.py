@@ -2,8 +2,8 @@
 The certificate: a CP-SAT model that holds all rules is infeasible if it must be faster than the answer.
 
 The certificate asks one CP-SAT model (:mod:`planner.search.margin`), with a variable per decision, every rule and the
-memory as constraints, for a strategy that is faster than the answer. Of the search it believes nothing: rows of degrees
-are grown anew from the values of the job's decisions, in another order and with other lower bounds. Where rows are few
+memory as constraints, for a strategy that is faster than the answer. It believes nothing of the search: rows of degrees
+are grown anew from the values of the job's decisions, in another order and with other lower bounds. If rows are few,
 their features are costed whether or not a rule allows them.
 
 It covers strategies with even stages. Uneven stages have models of their own (:mod:`constraints.stages`); during the
@@ -122,7 +122,8 @@ def certify(
     """
     Ask CP-SAT for the fastest strategy up to an answer, with any combination of settings; None without an answer.
 
-    One model has all combinations. Those that cannot be tabulated are left out of it: it may still refute the answer.
+    One model has all combinations. Combinations that cannot be tabulated are left out of it: it may still refute the
+    answer.
 
     Parameters
     ----------

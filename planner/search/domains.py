@@ -221,9 +221,9 @@ def proven_features(facts: Facts, usual: Mapping[str, tuple[int, ...]]) -> dict[
 
 def default_recompute(model: Model, framework: Framework | None) -> tuple[Recompute, ...]:
     """
-    Return no and full recomputation, and every set of modules that the framework's release can recompute alone.
+    Return no and full recomputation, and every set of modules that the framework's release can recompute by itself.
 
-    Modules are those that Megatron-LM names. For a release that recomputes certain sets alone, those sets are returned.
+    Modules are those that Megatron-LM names. For a release with fixed sets only those are returned.
     """
     modules = [name for name in recomputable_modules(model) if name != "shared_experts" or _has_shared_experts(model)]
     some = chain.from_iterable(combinations(modules, number) for number in range(1, len(modules) + 1))
@@ -477,7 +477,7 @@ def graphs_are_used_where_they_can_be(
     """
     CUDA graphs are used unless layers or experts are recomputed or offloaded (search.allow.cuda_graphs changes that).
 
-    Elsewhere some are allowed, and no kernel gets slower by them; but where the framework's release has none.
+    Elsewhere a strategy has some, as they slow no kernel. A release without CUDA graphs is exempt.
     """
     framework = cluster.framework
     if framework is not None and all(lacks(framework, "cuda_graphs", int(one)) for one in SOME_GRAPHS):

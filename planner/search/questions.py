@@ -178,7 +178,7 @@ def _decide(runs: Mapping[int, Search], problem: Problem) -> dict[int, dict[Hash
     """
     Let CP-SAT choose the fastest strategy of each group, best first, among all that were costed for any question.
 
-    Of equally fast strategies of one question the preferred one is taken, of several questions the first one's.
+    Among equally fast strategies of one question the preferred one is taken, among several questions the first one's.
 
     Returns
     -------

@@ -368,7 +368,8 @@ def _tabulate_within(
     """
     Return the strategies with some settings within a limit, and tell whether these are all.
 
-    ``ticks`` are those of the fastest strategy and of the limit. Of too many strategies the faster ones are returned.
+    ``ticks`` are those of the fastest strategy and of the limit. If strategies are too many, the faster ones are
+    returned.
     """
     if one.outcome.status == Status.UNKNOWN or clock.is_over:
         return None, False
@@ -399,7 +400,7 @@ def choose_first(margins: Sequence[tuple[Problem, Margin]], clock: Clock) -> _Ca
     """
     Let CP-SAT choose the first strategy in the order of several margins; None where none is within their cuts.
 
-    Of equal ones the first margin's is taken. Each margin comes with the job of its settings.
+    Among equal ones the first margin's is taken. Each margin comes with the job of its settings.
     """
     jobs = [job for job, one in margins if one.usable.any()]
     some = [one for _, one in margins if one.usable.any()]

@@ -246,7 +246,7 @@ def test_nothing_fits_is_explained(unfit):
     charts = data_of(page)["charts"]
 
     assert unfit.plans == ()
-    assert "Why nothing fits" in page
+    assert "No strategy fits" in page
     assert "steps" not in charts
     assert len(charts["memory closest"]["columns"]) == len(unfit.closest.ranks)
     assert all(point[4] * 2**30 > unfit.closest.device_bytes * 0.9 for point in charts["front"]["series"][0]["points"])

@@ -156,7 +156,7 @@ class Fold:
     Parameters
     ----------
     kind, name
-        What is left out: ``group``, ``model``, ``source``, ``software``; and its name.
+        Kind of the rows left out (``group``, ``model``, ``source``, ``software``), and its name.
     seconds, stored
         Step times by id of the row: computed now, and stored; NaN where there is none.
     """

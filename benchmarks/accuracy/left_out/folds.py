@@ -1,5 +1,5 @@
 """
-What is left out of a fit together with a row: its group, its model, its source, or its release and all newer ones.
+Folds leave a row out of a fit with its group, its model, its source, or its release and all newer ones.
 
 Choices are made on groups (the inner folds). Every kind of folds is reported, the worst as the headline.
 """
@@ -61,7 +61,7 @@ def release_of(case: Case) -> Release | None:
 
 def release_named(name: str) -> Release | None:
     """
-    The same of a release's name.
+    Return the release that a name states, None for a name without one.
 
     >>> release_named("megatron-bridge-26.04.01"), release_named("nemo-25.02"), release_named("torchtitan-0.1")
     ((1, '26.04'), (0, '25.02'), None)
@@ -80,9 +80,9 @@ class Folds:
     Parameters
     ----------
     left_out
-        Of each fit, the rows that it predicts: masks of shape (rows,), by what they are.
+        Rows that each fit predicts: masks of shape (rows,), by their common value.
     unseen
-        Of each fit, the rows that it does not see: those, and where releases are left out newer ones too.
+        Rows that each fit does not see: the predicted ones, and if releases are left out newer ones too.
     """
 
     left_out: Mapping[str, NDArray[np.bool_]]
@@ -132,7 +132,7 @@ def release_text(release: Release) -> str:
 
 
 def is_newest(case: Case) -> bool:
-    """Whether a row is of the newest software: the release that is kept out of every choice."""
+    """Tell whether a row is of the newest software: the release that is kept out of every choice."""
     release = release_of(case)
     return release is not None and release >= NEWEST
 
@@ -144,7 +144,7 @@ def left_out_seconds(
     Seconds of every row, predicted by a fit that does not see it; NaN where no fold leaves it out.
 
     Constants are fitted with the derivatives of the whole fit, in which logarithms of times are nearly linear: a fit to
-    all folds but one moves few of them far. What they predict is exact.
+    all folds but one moves few of them far. Predictions with the fitted constants are exact.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ def left_out_seconds(
     priors
         As in :func:`planner.measure.calibrate.fit.fit`.
     folds
-        What each fit leaves out.
+        Rows that each fit leaves out.
     """
     measured = log_measured_seconds(predictor.cases)
     seconds = np.full(len(measured), np.nan)
@@ -202,7 +202,7 @@ class HeldOut:
     Parameters
     ----------
     id
-        Of the row.
+        Identifier of the row.
     seconds
         Predicted step time by what was left out: ``group``, ``model``, ``source``, ``software``; of other lines of
         software there is no ``software``.

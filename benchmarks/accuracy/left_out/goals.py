@@ -1,4 +1,4 @@
-"""What the figures are meant to be: one limit each."""
+"""Goals of the accuracy figures: one limit each."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LeftOut:
     Parameters
     ----------
     rows
-        How many.
+        Number of rows.
     by_source
         Step-time errors by what was left out, then by source.
     macro, num_rows
@@ -81,7 +81,7 @@ def macro(rows: Sequence[Prediction]) -> float:
 
 
 def macro_by_family(rows: Sequence[Prediction]) -> dict[str, float]:
-    """The same for all rows, for dense models, for those with experts or state-space layers."""
+    """Return the mean errors of all rows, of dense models, and of those with experts or state-space layers."""
     return {name: macro(same) for name, same in _families(rows, every="all").items()}
 
 
@@ -126,24 +126,24 @@ MOST_CONSTANTS = 100
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Goal:
     """
-    One figure and what it is meant to be.
+    One figure and its limit.
 
     Parameters
     ----------
     name
-        What is judged.
+        Name of the figure.
     figure
         The figure today; None: no such rows.
     rows
-        How many rows it is of.
+        Number of rows that it is computed from.
     limit
-        What it may be.
+        Limit of the figure.
     at_least
-        Whether the limit is a lower one.
+        True if the limit is a lower one.
     most
         The upper limit beside a lower one; None: none.
     is_count
-        Whether it is a number instead of a share.
+        True if it is a number instead of a share.
     """
 
     name: str
@@ -156,7 +156,7 @@ class Goal:
 
     @property
     def is_met(self) -> bool | None:
-        """Whether the figure keeps the limit; None: nothing to judge."""
+        """True if the figure keeps the limit; None: nothing to judge."""
         if self.figure is None:
             return None
         if self.most is not None and self.figure > self.most:
@@ -191,7 +191,7 @@ def goals(
     Parameters
     ----------
     figures
-        Of rows left out.
+        Figures of rows left out.
     groups, models
         Rows predicted without their groups, and without their models.
     predicted

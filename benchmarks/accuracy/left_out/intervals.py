@@ -41,10 +41,12 @@ ALIKE: Mapping[str, Callable[[Case], Hashable]] = {
     SOURCE: lambda case: case.run.source,
     SOFTWARE: group_of,
 }
-"""What rows share whose errors are alike where they are left out together: each counts once in an interval."""
+"""
+Property shared by rows whose errors are alike if they are left out together: each value counts once in an interval.
+"""
 
 UNSEEN_BY: dict[str, Unseen] = {GROUP: "nothing", MODEL: "model", SOURCE: "software", SOFTWARE: "software"}
-"""What a fit had not seen of a row, by what was left out together with it."""
+"""Things that a fit had not seen of a row, by the kind of the rows left out together with it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +59,7 @@ class LeftOutError:
     case
         The row.
     folds
-        What was left out: one of ``folds.KINDS``.
+        Kind of the rows left out: one of ``folds.KINDS``.
     error
         Measured over predicted.
     """
@@ -137,7 +139,7 @@ def interval_document(errors: Sequence[LeftOutError]) -> str:
 
 
 def _by_architecture(errors: Sequence[LeftOutError], fact: Callable[[Case], Any]) -> dict[str, list[Any]]:
-    """What was measured, once each, by architecture of the device."""
+    """Group the distinct measured values by architecture of the device."""
     cases = grouped((one.case for one in errors), lambda case: case.facts.cluster.device.architecture)
     return {architecture: sorted({fact(case) for case in same}) for architecture, same in sorted(cases.items())}
 
@@ -166,14 +168,14 @@ def _plain(of_kinds: Sequence[Spread]) -> list[dict[str, object]]:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Coverage:
     """
-    How much lies in intervals that the errors of others make.
+    Share of rows in intervals made from the errors of others.
 
     Parameters
     ----------
     name
-        Which rows.
+        Name of the rows.
     units, unit
-        How many draws that makes, and of what: rows, or models and sources, whose rows are alike.
+        Number of independent draws, and their kind: rows, or models and sources, whose rows are alike.
     share
         The share inside, each unit weighing the same.
     """

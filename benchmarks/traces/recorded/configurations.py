@@ -1,4 +1,4 @@
-"""Which steps are recorded: small transformers on one rank, two data-parallel ones, or a pipeline of two."""
+"""Small transformers whose steps are recorded: on one rank, two data-parallel ones, or a pipeline of two."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from costmodel.validation import build
 FILE = Path(__file__).parent / "configurations.yaml"
 
 MOST_RANKS = 2
-"""Of a configuration: each needs a core."""
+"""Most ranks of a configuration: each needs a core."""
 
 BUCKET_MB = 4.0
 """
@@ -41,7 +41,7 @@ class TracedConfiguration(Configuration):
     optimizer
         AdamW as one kernel (``fused``), or one of each operation over lists of tensors (``foreach``).
     annotations
-        What the training loop says of itself: ``all`` (steps, phases and layers of the forward pass), ``steps``
+        Annotations of the training loop: ``all`` (steps, phases and layers of the forward pass), ``steps``
         (``ProfilerStep#`` alone) or ``none``.
     """
 
@@ -56,7 +56,7 @@ class TracedConfiguration(Configuration):
 
     @property
     def layers_per_stage(self) -> int:
-        """Of each rank."""
+        """Layers of each rank."""
         return self.num_layers // self.pp
 
     def layers_of(self, stage: int) -> range:
@@ -105,7 +105,7 @@ def traced_job_of(one: TracedConfiguration, device: str, *, precision: str = "fp
     device
         Name of the catalog or path of a device file: the core that one rank has.
     precision
-        What the step computes in, as a job's ``training.precision`` says it.
+        Precision of the step, as a job's ``training.precision``.
     """
     job = job_of(one, device, precision=precision)
     job["cluster"]["num_devices"] = one.num_ranks

@@ -1,4 +1,4 @@
-"""What was recorded, as a folder: ``index.json`` and the traces that it names."""
+"""A folder of recordings: ``index.json`` and the traces that it names."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Recording:
     Parameters
     ----------
     configuration
-        What ran.
+        Recorded configuration.
     stays
         One of each round.
     """
@@ -121,7 +121,7 @@ class Recording:
 @strict_record(frozen=True, kw_only=True, slots=True)
 class Measured:
     """
-    What steps take at the pace of the index.
+    Duration of steps at the pace of the index.
 
     Parameters
     ----------
@@ -149,10 +149,9 @@ def most_others(one: TracedConfiguration, num_cores: int) -> float:
 
 def measured(several: Iterable[Steps], pace: float, others: float) -> Measured:
     """
-    What some steps take, at a pace of the machine; those during which other processes had at most so many cores.
+    Return the duration of the steps during which other processes used at most so many cores, at a pace of the machine.
 
-    Which steps count is decided by what others did, and the pace by a reference step: neither looks at how long a step
-    took.
+    Steps are chosen by the load of other processes, and the pace by a reference step: neither depends on the durations.
     """
     rows = sorted(
         (share, seconds, seconds * steps.factor(pace))
@@ -174,14 +173,14 @@ def measured(several: Iterable[Steps], pace: float, others: float) -> Measured:
 @strict_record(frozen=True, kw_only=True, slots=True)
 class Index:
     """
-    What ``index.json`` has.
+    Contents of ``index.json``.
 
     Parameters
     ----------
     device, software
         The processor, and what computed.
     num_cores
-        Of the machine; each rank has one thread.
+        Cores of the machine; each rank has one thread.
     recordings
         By the name of their configuration.
     """
@@ -203,12 +202,12 @@ class Index:
         return statistics.median(statistics.fmean(stay.plain.pace) for stay in every)
 
     def plain(self, name: str) -> Measured:
-        """What a step of a configuration takes without the profiler."""
+        """Return the duration of a configuration's step without the profiler."""
         one = self.recordings[name]
         return measured((stay.plain for stay in one.stays), self.pace, most_others(one.configuration, self.num_cores))
 
     def profiled(self, name: str) -> Measured:
-        """What it takes with the profiler."""
+        """Return its duration with the profiler."""
         one = self.recordings[name]
         return measured(
             (stay.profiled for stay in one.stays), self.pace, most_others(one.configuration, self.num_cores)
@@ -217,12 +216,12 @@ class Index:
 
 def read_recorded(folder: str | os.PathLike[str]) -> Index:
     """
-    What a folder has.
+    Read a folder.
 
     Parameters
     ----------
     folder
-        What ``--record`` wrote. Names of traces are relative to it.
+        Folder that ``--record`` wrote. Names of traces are relative to it.
 
     Raises
     ------

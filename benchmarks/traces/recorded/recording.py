@@ -207,18 +207,18 @@ REFERENCE = TracedConfiguration(
     annotations="none",
 )
 REFERENCE_STEPS = 3
-"""What says at which pace the machine runs: a small step of the same operators, some 40 ms; how often it is timed."""
+"""Number of timed reference steps, small ones of the same operators (some 40 ms), which give the machine's pace."""
 
 LOOK_SECONDS = 0.4
-"""How long one looks at what others do."""
+"""Seconds for which the load of other processes is observed."""
 
 STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-"""Where Linux says what memory a process has, and where one asks it to forget the peak (man 5 proc)."""
+"""Linux's files with the memory of a process, and to reset its peak (man 5 proc)."""
 
 PEAK = "5"
 
 PROCESSORS = Path("/proc/stat")
-"""Where it says what processors have done."""
+"""Linux's file with the processors' times."""
 
 
 def record(
@@ -235,7 +235,7 @@ def record(
     Parameters
     ----------
     chosen
-        What to run.
+        Configurations to run.
     folder
         Gets the index and the traces.
     minutes
@@ -278,7 +278,7 @@ def record(
 
 
 def _begun(folder: Path, torch: Any) -> Index:
-    """What the folder has of this machine; nothing, if it is new."""
+    """Read the folder's recordings of this machine; none if it is new."""
     here = Index(
         device=machine_of(torch, "cpu").device,
         software=f"torch {torch.__version__}, one thread per rank",
@@ -304,7 +304,7 @@ def _figures(index: Index, name: str) -> str:
 
 
 def _next(pending: Sequence[TracedConfiguration], num_cores: int, until: float) -> TracedConfiguration | None:
-    """Of those with the most ranks that others leave enough cores for the first one, as soon as there is one."""
+    """Wait for a configuration that other processes leave enough cores for, the most ranks first; None: time is up."""
     while time.monotonic() < until:
         before = _busy_seconds()
         time.sleep(LOOK_SECONDS)
@@ -327,16 +327,16 @@ class Moment(NamedTuple):
 
     @classmethod
     def now(cls) -> Moment:
-        """What they show."""
+        """Read the clocks."""
         return cls(time.perf_counter(), time.process_time(), _busy_seconds())
 
     def since(self, other: Moment) -> Moment:
-        """What has passed on each."""
+        """Return the time that has passed on each clock."""
         return Moment(*(own - its for own, its in zip(self, other, strict=True)))
 
 
 class Answer(NamedTuple):
-    """What a rank says of its stay; entries as those of :class:`Stay`."""
+    """Answer of a rank about its stay; entries as those of :class:`Stay`."""
 
     began: float
     plain: list[Moment]
@@ -416,7 +416,7 @@ def _pace(reference: RankTraining, one: TracedConfiguration, rank: int) -> float
 
 
 def _timed(step: Callable[[], None], behind: Callable[[], None] = lambda: None) -> Moment:
-    """What a step takes; what follows it is not timed."""
+    """Time a step; anything behind it is not timed."""
     started = Moment.now()
     step()
     took = Moment.now().since(started)

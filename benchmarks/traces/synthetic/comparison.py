@@ -18,24 +18,25 @@ from planner.measure.traces.replay import replay
 
 def differences(made: Made, step: int = 0, *, other: Made | None = None) -> dict[str, int]:
     """
-    Build the graph of a step, replay it, and compare it with what is true.
+    Build the graph of a step, replay it, and compare it with the true one.
 
     Parameters
     ----------
     made
         The traces.
     step
-        Which of its iterations.
+        Number of the iteration.
     other
-        The same job with other durations, of which the first step is compared: the graph of ``made`` is replayed with
-        the durations of this one. Only right dependencies give its times.
+        A copy of the job with other durations, of which the first step is compared: the graph of ``made`` is replayed
+        with the durations of this one. Only right dependencies give its times.
 
     Returns
     -------
     dict
-        How much is replayed otherwise than it was, without zeros: calls and kernels of the iteration that are no tasks
-        of the graph; launches and waits for events that are in the graph and not true, or the other way round; tasks
-        that start or end at another time; ranks whose iteration takes another time, or goes into other things.
+        Number of differences between the replay and the truth, without zeros: calls and kernels of the iteration that
+        are no tasks of the graph; launches and waits for events that are in the graph and not true, or the other way
+        round; tasks that start or end at another time; ranks whose iteration takes another time, or goes into other
+        things.
     """
     graph, truth = execution_graph(made.traces, step), other or made
     rows = _rows(made, graph, truth)
@@ -61,7 +62,7 @@ def differences(made: Made, step: int = 0, *, other: Made | None = None) -> dict
 
 
 def wrong_replays(made: Made) -> tuple[dict[str, int], ...]:
-    """What differs in any step of a job, or in its first one with other durations put in; () where all is exact."""
+    """Return the differences in any step of a job, or in its first one with other durations; () if all is exact."""
     other = make(with_other_durations(made.recipe))
     found = (*(differences(made, step) for step in range(made.recipe.num_steps)), differences(made, other=other))
     return tuple(one for one in found if one)
@@ -107,7 +108,7 @@ def _tasks_of(graph: ExecutionGraph, trace: int) -> NDArray[np.intp]:
 
 
 def _num_wrong_edges(made: Made, graph: ExecutionGraph) -> int:
-    """How many of the launches and of the waits for events between tasks are only true, or only in the graph."""
+    """Count the launches and the waits for events between tasks that are only true, or only in the graph."""
     ranks = [graph.tracks[track].rank for track in graph.tasks.track.tolist()]
     places = [Place(rank, row) for rank, row in zip(ranks, graph.tasks.event.tolist(), strict=True)]
     chosen = np.isin(graph.edges.dependency, (Dependency.LAUNCH, Dependency.EVENT))

@@ -28,10 +28,10 @@ class Range(NamedTuple):
 
 KERNELS, COMMUNICATIONS = Range(5_000, 90_000), Range(10_000, 60_000)
 CALLS, SLOW_CALLS = Range(1_500, 6_000), Range(8_000, 40_000)
-"""Of hosts that are ahead of their devices, and of hosts that mostly are not."""
+"""Nanoseconds of a call, on hosts that are ahead of their devices and on hosts that mostly are not."""
 
 OTHER_SEEDS = 1_000_000
-"""What the seed of a job's other durations has more than its own."""
+"""Difference between the seed of a job's other durations and its own."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +75,7 @@ class SteadyDurations:
     calls
         Nanoseconds of each call by its name; 2,000 of those that are missing.
     latency, bytes_per_nanosecond
-        Of the network: of a send and a receive, and of each step of a ring.
+        Facts of the network, for a send and a receive and for each step of a ring.
     """
 
     seed: int

@@ -23,7 +23,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from planner.measure.traces.events import UNKNOWN, Category, Message, Operands, Wait
 
 Reason: TypeAlias = Literal["launch", "stream", "event", "collective", "synchronize", "thread", "handoff"]
-"""Why one event waits for another."""
+"""Reasons why one event waits for another."""
 
 
 class Lane(NamedTuple):
@@ -56,12 +56,12 @@ class Lags:
 @dataclass(eq=False, kw_only=True, slots=True)
 class Event:
     """
-    What the profiler would record: a call, a kernel, an operator, an annotation, a wait.
+    Event that the profiler would record: a call, a kernel, an operator, an annotation, a wait.
 
     Parameters
     ----------
     lane, category, name
-        Where it runs, and what it is.
+        Thread or stream that it runs on; its kind and name.
     duration
         Nanoseconds by itself: without waiting for a device or for other ranks.
     step
@@ -69,11 +69,11 @@ class Event:
     correlation, external, sequence, forward_thread, operands, message, wait, nbytes
         As in :class:`planner.measure.traces.events.Events`.
     collective
-        The same for all members of a collective; None where nobody else is needed.
+        Identifier shared by all members of a collective; None where nobody else is needed.
     members
         Number of events of the collective.
     after
-        What it waits for, and why.
+        Events that it waits for, with the reasons.
     begin
         Event and reason that it began no earlier; None where nothing was before.
     start, end
@@ -123,14 +123,14 @@ class Thread:
 
 @dataclass(eq=False, slots=True)
 class _Stream:
-    """What was put on a stream, how much of it has ended, and for what the next kernel will have to wait."""
+    """Work put on a stream, its ended part, and the events that the next kernel will have to wait for."""
 
     kernels: list[Event] = field(default_factory=list)
     num_ended: int = 0
     pending: list[Event] = field(default_factory=list)
 
     def contents(self) -> list[Event]:
-        """What has to end until all that is on it by now has ended."""
+        """Return the events after which all work that is on the stream by now has ended."""
         return self.kernels[-1:] + self.pending
 
 
@@ -141,7 +141,7 @@ class Machine:
     Parameters
     ----------
     programs
-        What each thread does, in order.
+        Instructions of each thread, in order.
     lags
         Nanoseconds between things.
     """
@@ -156,7 +156,7 @@ class Machine:
         self.events: list[Event] = []
         self.ready: deque[Thread | _Stream] = deque(self.threads)
         self.blocked: dict[Event | tuple[int, int], list[Thread | _Stream]] = defaultdict(list)
-        """Who goes on when an event has ended, or a signal was given to a thread of a rank."""
+        """Threads that go on when an event has ended, or when a thread of a rank got a signal."""
 
     def run(self) -> list[Event]:
         """

@@ -14,7 +14,7 @@ from costmodel.strategy import BIDIRECTIONAL, Schedule
 
 class Work(NamedTuple):
     """
-    What takes time: a kernel, a copy, a fill, a communication, a call of the runtime.
+    Work that takes time: a kernel, a copy, a fill, a communication, a call of the runtime.
 
     Parameters
     ----------
@@ -23,10 +23,10 @@ class Work(NamedTuple):
     number
         Correlation of the call; of a communication, how many its group had before.
     group, ranks, elements
-        Of a communication: its group (a pair of ranks and a direction for sends and receives), who takes part, and
-        how much each sends.
+        Group of a communication (a pair of ranks and a direction for sends and receives), its members, and the elements
+        that each sends.
     shards
-        Of the optimizer: replicas that update a part each.
+        Replicas that update a part of the optimizer's states each.
     """
 
     name: str
@@ -58,24 +58,24 @@ class Recipe:
     num_steps
         Iterations.
     overlap_p2p
-        Whether receives are posted before the pass that is before the one that needs them.
+        True if receives are posted before the pass that is before the one that needs them.
     overlap_gradients
-        Whether a layer's gradients are reduced as soon as they are complete; else behind all passes.
+        True if a layer's gradients are reduced as soon as they are complete; else behind all passes.
     sharded
-        What replicas hold a part of only: nothing; what the optimizer needs, so that they gather each layer's weights
-        behind it; or all, so that they do so before each pass, and reduce and scatter gradients behind each backward
-        pass.
+        Sharding over replicas: none; of the optimizer's states, so that they gather each layer's weights
+        behind it; or of all states, so that they do so before each pass, and reduce and scatter gradients behind each
+        backward pass.
     ending
-        How a step ends: all ranks meet and wait for their devices (``barrier``), each waits for its device or its
+        End of a step: all ranks meet and wait for their devices (``barrier``), each waits for its device or its
         compute stream, or nobody waits.
     copies_loss
-        Whether the last stage copies the loss to the host, and waits for it.
+        True if the last stage copies the loss to the host, and waits for it.
     annotations, operators
-        Whether passes are annotated, and operators recorded with their operands.
+        True if passes are annotated; True if operators are recorded with their operands.
     pause
         Nanoseconds that a thread works between two calls.
     lags
-        Of the machine.
+        Delays of the machine.
     clocks
         Nanoseconds by which the clock of each rank's host is ahead, one after the other; missing ones are right.
     """
@@ -139,11 +139,11 @@ class Part(NamedTuple):
     Parameters
     ----------
     name, kind
-        What it does; how its operator is called.
+        Name of the kernel; name of its operator.
     outputs, inputs
         Columns of its result and of its input, in hidden sizes.
     reduces_inputs
-        Whether the gradient of its input is a sum over tp ranks.
+        True if the gradient of its input is a sum over tp ranks.
     """
 
     name: str

@@ -56,7 +56,7 @@ class Calls:
     Parameters
     ----------
     recipe, rank
-        Of which job, and whose.
+        Job and rank of the programs.
     """
 
     def __init__(self, recipe: Recipe, rank: int) -> None:
@@ -96,11 +96,11 @@ class Calls:
         Parameters
         ----------
         message
-            What it sends.
+            Message that it sends.
         channel
             All ranks of a communication name it alike; its stream is no other channel's.
         layer
-            Of the model.
+            Layer of the model.
 
         Returns
         -------
@@ -120,7 +120,7 @@ class Calls:
         return self._record(stream)
 
     def wait(self, stream: str, record: int) -> None:
-        """What comes next on a stream waits for an event."""
+        """Let later work of a stream wait for an event."""
         call = self._call("cudaStreamWaitEvent")
         wait = Wait("stream_event", self.recorded_on[record], record)
         self.do((Machine.wait_for, call, stream, record, self._shown(call, "Stream Wait Event", stream, wait)))
@@ -195,7 +195,7 @@ GRADIENT_HIDDEN_SIZES = 12
 
 
 def programs(recipe: Recipe) -> dict[Lane, list[Instruction]]:
-    """What each thread of each rank does."""
+    """Return the program of each thread of each rank."""
     return {lane: program for rank in range(recipe.world_size) for lane, program in _Rank(recipe, rank).run().items()}
 
 
@@ -268,7 +268,7 @@ class _Rank:
                 self._weights(weight, is_last=is_last)
 
     def _end_step(self) -> None:
-        """What is behind the last pass: gradients that nobody reduced yet, the optimizer, and how the step ends."""
+        """End the step behind the last pass: reduce remaining gradients, run the optimizer, wait as the recipe says."""
         recipe, calls = self.recipe, self.calls
         if recipe.copies_loss and recipe.num_stages - 1 in self.stages:
             calls.launch("Memcpy DtoH (Device -> Pageable)", "cudaMemcpyAsync", Category.COPY, nbytes=4)

@@ -1,4 +1,4 @@
-"""What is true of made traces: when steps begin and end, what their time goes into, what waits for what."""
+"""True facts of made traces: begin and end of steps, breakdown of their time, and waits."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class Iteration:
         End of what earlier steps put on the streams, 0 if that was before the step began; end of the last thing that it
         put there itself. Both from its beginning.
     shares
-        Of the time from ``device_free`` on, for as long as the iteration takes: streams that only compute, only
-        communicate, do both, do nothing. Copies and fills compute.
+        Breakdown of the time from ``device_free`` on, for as long as the iteration takes: streams that only compute,
+        only communicate, do both, do nothing. Copies and fills compute.
     """
 
     begin: int
@@ -73,17 +73,17 @@ class Iteration:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Truth:
     """
-    What is true of a job's traces.
+    True facts of a job's traces.
 
     Parameters
     ----------
     iterations
         By rank and step.
     dependences
-        What waits for what.
+        Pairs of events, one of which waits for the other.
     critical
-        Of each step, the events that its end depends on, one after the other: no kernel of them could be longer without
-        the step being longer. Of a call that launches, only its begin counts.
+        Events that the end of each step depends on, one after the other: no kernel of them could be longer without
+        the step being longer. A call that launches counts by its begin alone.
     begins
         Nanoseconds at which each rank's trace begins, by one clock for all of them.
     durations
@@ -99,7 +99,7 @@ class Truth:
 
 def truth_of(by_rank: Mapping[int, Sequence[Event]]) -> Truth:
     """
-    What is true of events that a machine made.
+    Return the true facts of events that a machine made.
 
     Parameters
     ----------
@@ -177,7 +177,7 @@ def _iteration(step: _Step, trace_begins: int) -> Iteration:
 def _shares(
     compute: Iterable[tuple[int, int]], communication: Iterable[tuple[int, int]], start: int, stop: int
 ) -> tuple[int, int, int, int]:
-    """How long only the one, only the other, both, neither goes on from start to stop."""
+    """Return the times with only the one, only the other, both and neither, from start to stop."""
     changes = [(start, 0, 0), (stop, 0, 0)]
     for which, spans in enumerate((compute, communication)):
         for first, last in spans:
@@ -193,7 +193,7 @@ def _shares(
 # --- the critical path -------------------------------------------------------------------------------------
 def critical_path(events: Iterable[Event], step: int) -> list[Event]:
     """
-    What the end of a step depends on, from its beginning.
+    Return the events that the end of a step depends on, from its beginning.
 
     Walked backwards from the event that ends last: to what its end waited for where that ended after it had begun, else
     to what its start waited for that was latest.
@@ -238,16 +238,16 @@ COLUMNS = ("correlation", "external", "sequence", "forward_thread", "operands", 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Made:
     """
-    Traces, one of each rank, and what is true of them.
+    Traces, one of each rank, and their true facts.
 
     Parameters
     ----------
     recipe
-        What they were made of.
+        Recipe of the traces.
     traces
         As a reader of the profiler's files would have them, by rank.
     truth
-        What a replay must say.
+        Facts that a replay must reproduce.
     """
 
     recipe: Recipe

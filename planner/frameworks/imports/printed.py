@@ -679,8 +679,8 @@ def _names_of_release(content: Mapping[str, str]) -> list[str]:
     """
     Return the names of options that are read and that every release prints which may have printed these names.
 
-    The newest name tells the release, or a state of the branch since the release before it. Of releases before the
-    second one of the parsers' table nothing is known.
+    The newest name tells the release, or a state of the branch since the release before it. Nothing is known of
+    releases before the second one of the parsers' table.
     """
     spans = {row["option"]: (row["since"], row["until"]) for row in read_rows(RELEASED) if not row["choice"]}
     names = {row["dest"]: row["flags"].split()[0] for row in read_rows(TABLE) if row["dest"] in _rows()}

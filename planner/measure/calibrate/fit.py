@@ -268,7 +268,7 @@ def gain_of(before: Array, left_out: Array, folds: NDArray[np.int64]) -> tuple[f
     """Return the share of the error that held-out rows lose, and its standard error, from that of folds."""
     gains = np.abs(np.expm1(before)) - np.abs(np.expm1(left_out))
     means = np.array([gains[folds == fold].mean() for fold in np.unique(folds)])
-    error = mean_error(before) or 1.0  # Of nothing nothing is gained.
+    error = mean_error(before) or 1.0  # An error of 0 cannot fall.
     return float(gains.mean()) / error, float(means.std(ddof=1) / np.sqrt(len(means))) / error
 
 

@@ -86,7 +86,7 @@ class Logged:
     step_seconds
         Median of the steps after the first ones; None where the log has none.
     tokens_per_second_per_device
-        The same of torchtitan's throughput, from which its step follows.
+        Median of torchtitan's throughput, from which its step follows.
     num_steps
         Steps that the median is of.
     allocated_bytes, reserved_bytes

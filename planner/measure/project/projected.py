@@ -212,7 +212,7 @@ def project_interval(
     Derivation: M seconds were measured directly. Two independent errors of their logarithm add in squares to sigma: the
     noise of the job's own step, and the uncertainty of constants (:func:`deviation_of_constants`). The remaining R
     seconds have the errors of the model's steps of comparable jobs, between exp(-l) and exp(u). Both ends are taken at
-    once, since errors may go together. Where nothing was measured directly, the runs only moved constants, and their
+    once, since errors may go together. If nothing was measured directly, the runs only moved constants, and their
     own error adds to the model's in squares.
 
     Parameters

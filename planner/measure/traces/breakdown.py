@@ -79,7 +79,7 @@ def break_down(graph: ExecutionGraph, times: Replayed) -> dict[int, Breakdown]:
     Break down each rank's iteration, by rank.
 
     The window begins when the device has finished earlier work and is as long as the iteration, so that everything
-    launched in it lies inside. Where a rank has no streams, the tasks of its threads count.
+    launched in it lies inside. If a rank has no streams, the tasks of its threads count.
 
     Parameters
     ----------

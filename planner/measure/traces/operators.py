@@ -121,7 +121,7 @@ def late_launches(trace: Trace) -> Integers:
     """
     Return nanoseconds between the calls of two consecutive kernels for which streams waited.
 
-    A kernel is late if its call begins when its stream is already idle. Where two consecutive kernels of a stream are
+    A kernel is late if its call begins when its stream is already idle. If two consecutive kernels of a stream are
     late and one thread launches both, the time between their calls is the CPU launch overhead of a kernel. Calls with
     an interruption between them, such as a wait for the device, are longer, and so is the begin of a pass: use the
     median.
@@ -169,8 +169,8 @@ Sent: TypeAlias = tuple[Point, int, bool]
 """
 A collective, or one message from a rank to another, with its nanoseconds; True where all of its ranks were recorded.
 
-The time is the least over the recorded ranks: the last rank to arrive does not wait for others. Where a rank was not
-recorded, it may have arrived later.
+The time is the least over the recorded ranks: the last rank to arrive does not wait for others. A rank that was not
+recorded may have arrived later.
 """
 
 
@@ -979,7 +979,7 @@ Shares: TypeAlias = tuple[NDArray[np.intp], Integers, Integers, int]
 """
 Breakdown of a rank's iteration: its rows, their exposed and their hidden nanoseconds, and the idle ones.
 
-Exposed is the time of computation that no earlier one covers. Of copies and communication it is the time that neither
+Exposed is the time of computation that no earlier one covers. For copies and communication it is the time that neither
 computation nor an earlier one covers. With the idle time it sums to the iteration. Hidden is communication overlapped
 with computation.
 """

@@ -391,7 +391,7 @@ def break_circles(graph: ExecutionGraph) -> ExecutionGraph:
 
     Traces have circular waits where their clocks disagree, numbers are used twice, or a wait was inferred from a
     coincidence. Tasks of one track never wait in a circle, nor do launches and the tasks that they launch: only waits
-    between tracks close one. Where nothing can run any more, the task that ran first in the recording does not wait,
+    between tracks close one. If nothing can run any more, the task that ran first in the recording does not wait,
     since the task that it would wait for ran later. So each replay of the graph ends, whatever the durations of its
     tasks.
 
@@ -466,7 +466,7 @@ class _Waits:
         """
         Return a mask of the droppable links that close a circle.
 
-        A moment is reached once all before it are (Kahn's algorithm). Where none can be reached, the earliest recorded
+        A moment is reached once all before it are (Kahn's algorithm). If none can be reached, the earliest recorded
         moment that only droppable links hold back is reached without them.
         """
         place = np.array(self._order(), dtype=np.int64)

@@ -790,7 +790,7 @@ def pieces_of(trace: Trace, rows: NDArray[np.intp]) -> pd.DataFrame:
     -------
     DataFrame
         ``place`` of a piece's event among ``rows``, and ``event``, its row. ``operator``, the row of its operator: on
-        threads itself, for a kernel the innermost operator with tensors that launched it. Where there is none, it is
+        threads itself, for a kernel the innermost operator with tensors that launched it. Without one, it is
         the forward operator of autograd's node, else ``UNKNOWN``. ``nanoseconds`` of its own, without those of
         operators within it. ``works``, True where these are most of its time. ``on_weights``, True in optimizers and
         where gradients of weights accumulate.

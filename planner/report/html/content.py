@@ -438,7 +438,7 @@ def _chapters(shown: ShownReport) -> Iterator[Chapter]:
     whole, every, searched = shown.whole, shown.plans, shown.whole.kind == "plan"
     forbidden = map(section_html, forbidden_sections(whole))
     yield Chapter("forbidden", "Forbidden", "Rules that forbid the strategy", forbidden)
-    yield Chapter("nothing", "Infeasible", "Why nothing fits", _nothing(whole))
+    yield Chapter("nothing", "Infeasible", "No strategy fits", _nothing(whole))
     if every:
         title = "The strategies" if len(every) > 1 else "The strategy"
         yield Chapter("plans", "Strategies" if len(every) > 1 else "Strategy", title, _plans(shown))

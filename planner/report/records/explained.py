@@ -143,7 +143,7 @@ class ExplanationRecord(SettingRecord):
     differences
         Differences by line of the step.
     conflict
-        Why nothing fits.
+        Reasons why nothing fits.
     left_out
         Parts of the explanation that are missing because time ran out.
     """
@@ -373,7 +373,7 @@ class ComparisonRecord(SettingRecord):
     apart
         Differences besides the lines of the step.
     conflict
-        Why nothing fits.
+        Reasons why nothing fits.
     """
 
     kind: Literal["comparison"]

@@ -446,7 +446,7 @@ class PublishedLayoutRecord(Record):
     broken_rules
         Sentences of the rules that forbid it.
     outside
-        Why the job's search does not try it; empty: it does.
+        Reason why the job's search does not try it; empty: it does.
     """
 
     _inside = ("layout", "layout.recipe", "report")
@@ -832,7 +832,7 @@ class PlanRecord(MemoryRecord, SpeedRecord):
 
 
 class NumberedPlanRecord(PlanRecord, PlaceRecord):
-    """One of several plans."""
+    """One of several plans: its number (1 is best) and its differences from plan 1."""
 
     @classmethod
     def build_all(cls, plans: Sequence[Plan]) -> list[NumberedPlanRecord]:

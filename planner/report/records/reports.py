@@ -139,7 +139,7 @@ def write(report: PlanReport, strategy: Strategy | None) -> StrategyRecord | Non
 
 class ConflictRecord(Record):
     """
-    Why no strategy fits.
+    Rules that no strategy satisfies together.
 
     Parameters
     ----------
@@ -406,7 +406,7 @@ class PlanReportRecord(SettingRecord):
     candidates
         Strategies of the job's list that the rules allow; null without a list.
     conflict
-        Why nothing fits; null where something does.
+        Reasons why nothing fits; null if something does.
     alternatives
         Combinations of settings that were searched; empty where each setting has one value.
     plans
@@ -416,7 +416,7 @@ class PlanReportRecord(SettingRecord):
     small_runs
         Notes on the small runs that the device's constants come from; empty without any.
     recommendation
-        Why the first plan is the first; null where the fastest one was asked for, or none was found.
+        Reason why the first plan is the first; null if the fastest one was asked for, or none was found.
     idle
         Whole nodes that stay idle where that is faster; null where the job says how many devices are used.
     nearby_batches

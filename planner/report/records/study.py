@@ -139,7 +139,7 @@ class FeatureRecord(Record):
     status
         Status of the search for it: optimal and infeasible are proven.
     replanned
-        That plan; null where none fits.
+        Plan of the new search; null where none fits.
     shortage_bytes
         Device memory that the closest strategy lacks where none fits; null where it is not known.
     enough_devices

@@ -166,7 +166,7 @@ def read_trace(path: str | Path, *, progress: Progress | None = None) -> Trace:
     Returns
     -------
     Trace
-        Its ``doubts`` list missing information. Of a broken file, everything before the broken place is kept.
+        Its ``doubts`` list missing information. In a broken file, everything before the broken place is kept.
 
     Raises
     ------
@@ -232,7 +232,7 @@ def runs_of(traces: Sequence[Trace]) -> tuple[tuple[Trace, ...], ...]:
     """
     Group traces by run.
 
-    Traces of different ranks are one run. Where a rank occurs twice, a run is traces of different ranks with the same
+    Traces of different ranks are one run. If a rank occurs twice, a run is traces of different ranks with the same
     world size whose times overlap. A trace without a rank is then a run of its own.
 
     Parameters

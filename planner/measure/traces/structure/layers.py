@@ -88,7 +88,7 @@ def repetitions(
     opens
         True for tokens that open a repetition, where it might begin with several.
     once
-        True for tokens that occur once in a repetition. Where there are any, each repetition needs one, and a
+        True for tokens that occur once in a repetition. If there are any, each repetition needs one, and a
         repetition with several of them is divided.
 
     Returns

@@ -73,7 +73,7 @@ def _judge(browser: str | None, screenshots: bool) -> Iterator[str]:
             planned = time.perf_counter()
             page.write_text(render(report, "html"), encoding="utf-8")
             made, num_bytes = time.perf_counter(), page.stat().st_size
-            seconds, complaints = _drawn(browser, page) if browser else (0.0, ())
+            seconds, complaints = _measure_drawing(browser, page) if browser else (0.0, ())
             print(
                 f"{job}: {num_bytes / 1e6:.2f} MB, planned in {planned - began:.1f} s, page made in "
                 f"{made - planned:.1f} s, {f'drawn in {seconds:.2f} s' if browser else 'no Chromium to draw it'}",
@@ -86,7 +86,7 @@ def _judge(browser: str | None, screenshots: bool) -> Iterator[str]:
                 _shoot(browser, page, PICTURES / f"{job}.png", *SHOWN[job])
 
 
-def _drawn(browser: str, page: Path) -> tuple[float, tuple[str, ...]]:
+def _measure_drawing(browser: str, page: Path) -> tuple[float, tuple[str, ...]]:
     """Seconds that the page itself reports once its last plot is there, and what its console says."""
     shown = _run(browser, page, "--dump-dom")
     (milliseconds,) = re.findall(r'data-drawn-milliseconds="(\d+)"', shown.stdout)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.accuracy.left_out.folds import GROUP, MODEL, HeldOut, as_held_out
-from benchmarks.accuracy.left_out.goals import Goal, LeftOut, goals, left_out, left_out_lines, macro_by_family
+from benchmarks.accuracy.left_out.goals import Goal, LeftOut, goals, left_out, left_out_lines, mean_errors_by_family
 from benchmarks.accuracy.metrics import (
     Errors,
     MemoryCalls,
@@ -107,7 +107,7 @@ def report(results: Sequence[Prediction | RejectedRow], held_out: Mapping[str, H
         skipped=dict(Counter(one.reason for one in others if not one.is_refused).most_common()),
         refusals=tuple({"id": one.id, "reason": one.reason} for one in others if one.is_refused),
         time={title: _time_errors(timed, names) for title, names in GROUPINGS.items()},
-        macro=macro_by_family(timed) if timed else {},
+        macro=mean_errors_by_family(timed) if timed else {},
         memory={
             kind or "not stated": {"all": _memory_errors(same), **_memory_by_source(same)}
             for kind, same in grouped(sized, lambda one: one.run.memory_kind).items()

@@ -219,7 +219,7 @@ class Rank:
         before = 0
         for step in range(steps):
             before = self.allocator.retries
-            self._passes()
+            self._run_passes()
             if step == 0:
                 for size in weights:
                     for _ in range(2 if is_sharded else 3):
@@ -232,23 +232,23 @@ class Rank:
         temporaries = [self._new(4 * size / self.job.ranks) for size in weights[-3:]]
         self._drop(*temporaries)
 
-    def _passes(self) -> None:
+    def _run_passes(self) -> None:
         """1F1B of one rank: as many forward passes as micro-batches are in flight, then in turn."""
         job = self.job
         alive: list[tuple[int, int]] = []
         for microbatch in range(job.microbatches):
-            alive.append((microbatch, self._forward(microbatch)))
+            alive.append((microbatch, self._run_forward(microbatch)))
             if len(alive) == job.in_flight:
-                self._backward(*alive.pop(0))
+                self._run_backward(*alive.pop(0))
         for one in alive:
-            self._backward(*one)
+            self._run_backward(*one)
 
-    def _forward(self, microbatch: int) -> int:
+    def _run_forward(self, microbatch: int) -> int:
         stream = self._activation()
         ahead = self._gather()
         for layer in range(self.job.layers):
             gathered, ahead = ahead, self._gather() if layer + 1 < self.job.layers else []
-            saved, output = self._layer()
+            saved, output = self._run_layer()
             if self.job.recompute == "full":
                 self._drop(*saved)
                 saved = []
@@ -257,22 +257,22 @@ class Rank:
             self._drop(*gathered)
         return stream
 
-    def _backward(self, microbatch: int, output: int) -> None:
-        self._loss(output)
+    def _run_backward(self, microbatch: int, output: int) -> None:
+        self._run_loss(output)
         gradient, ahead = self._activation(), self._gather()
         for layer in reversed(range(self.job.layers)):
             gathered, ahead = ahead, self._gather() if layer else []
             saved = self._saved.pop((microbatch, layer))
             if self.job.recompute == "full":
-                again, copy = self._layer()
+                again, copy = self._run_layer()
                 self._drop(copy)
                 saved = [*saved, *again]
-            gradient = self._layer_backward(saved, gradient)
+            gradient = self._run_layer_backward(saved, gradient)
             self._drop(*gathered)
             self._scatter()
         self._drop(gradient)
 
-    def _layer(self) -> tuple[list[int], int]:
+    def _run_layer(self) -> tuple[list[int], int]:
         """Saved tensors of one layer in their order, and its output; what is not saved goes at once."""
         job, n = self.job, self.job.tokens
         rows = self._rows()
@@ -298,7 +298,7 @@ class Rank:
         self._drop(*out)
         return saved, output
 
-    def _layer_backward(self, saved: list[int], gradient: int) -> int:
+    def _run_layer_backward(self, saved: list[int], gradient: int) -> int:
         """Saved tensors go in reverse, each after the gradient that took its place."""
         for tensor in reversed(saved):
             size = self.allocator.size_of(tensor)
@@ -309,7 +309,7 @@ class Rank:
         self._drop(gradient)
         return last
 
-    def _loss(self, output: int) -> None:
+    def _run_loss(self, output: int) -> None:
         job = self.job
         logits = job.tokens * job.vocabulary / job.tp
         given = self._new(2 * logits)

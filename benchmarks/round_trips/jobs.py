@@ -33,11 +33,11 @@ def random_jobs(seed: int, number: int, seconds: float) -> Iterator[dict[str, An
     seconds
         Time limit of each search.
     """
-    drawn = (_drawn(random.Random(f"{seed} {at}"), seconds) for at in count())
+    drawn = (_draw_job(random.Random(f"{seed} {at}"), seconds) for at in count())
     yield from islice((job for job in drawn if _is_sound(job)), number)
 
 
-def _drawn(chooser: random.Random, seconds: float) -> dict[str, Any]:
+def _draw_job(chooser: random.Random, seconds: float) -> dict[str, Any]:
     model = chooser.choice(MODELS) if chooser.random() < 0.5 else _small_model(chooser)
     device = chooser.choice(DRAWN["devices"])
     per_node = catalog.device(device).devices_per_node

@@ -67,11 +67,11 @@ def random_jobs(seed: int, number: int, seconds: float) -> Iterator[dict[str, An
     seconds
         Time limit of each search.
     """
-    drawn = (_drawn(random.Random(f"{seed} {at}"), seconds) for at in count())
+    drawn = (_draw_job(random.Random(f"{seed} {at}"), seconds) for at in count())
     yield from islice((job for job in drawn if is_sound(job)), number)
 
 
-def _drawn(chooser: random.Random, seconds: float) -> dict[str, Any]:
+def _draw_job(chooser: random.Random, seconds: float) -> dict[str, Any]:
     device = chooser.choice(DRAWN["devices"])
     num_devices = chooser.choice(DRAWN["nodes"]) * catalog.device(device).devices_per_node
     batch = chooser.choice(DRAWN["batches"])

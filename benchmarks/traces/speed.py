@@ -43,12 +43,12 @@ SHIFT_MICROSECONDS = 1_000_000
 
 def report(path: Path) -> Iterator[str | bool]:
     """Lines, and whether each limit is kept; with the events of a real trace."""
-    yield from _reading(path)
-    yield from _graph(read_trace(path))
-    yield from _change()
+    yield from _time_reading(path)
+    yield from _time_graph(read_trace(path))
+    yield from _time_change()
 
 
-def _reading(path: Path) -> Iterator[str | bool]:
+def _time_reading(path: Path) -> Iterator[str | bool]:
     with tempfile.TemporaryDirectory() as folder:
         large = Path(folder) / path.name
         json_bytes = write_long_trace(path, large, GZIPPED_BYTES)
@@ -115,7 +115,7 @@ def _read(path: Path) -> tuple[int, float, int]:
 # --- graphs ------------------------------------------------------------------------------------------------
 
 
-def _graph(trace: Trace) -> Iterator[str | bool]:
+def _time_graph(trace: Trace) -> Iterator[str | bool]:
     large = tiled(trace, -(-NUM_EVENTS // len(trace.events)))
     begin = time.perf_counter()
     graph = execution_graph([large])
@@ -146,7 +146,7 @@ def tiled(trace: Trace, number: int) -> Trace:
     return replace(trace, events=Events.join(copies))
 
 
-def _change() -> Iterator[str | bool]:
+def _time_change() -> Iterator[str | bool]:
     durations = SteadyDurations(seed=0, calls=CALLS)
     made = make(Recipe(duration=durations, annotations=True, operators=True, num_layers=16, num_microbatches=16, pp=4))
     graph, found = execution_graph(made.traces), [parts(trace) for trace in made.traces]

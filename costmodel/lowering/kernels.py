@@ -710,7 +710,7 @@ def residual_operators(shape: Shape, *, streams: int, snapshots: int) -> tuple[O
         added = attach_kernel(added, shape, "residual", rows=rows, width=shape.hidden_size)
         added = replace(added, saved_bytes=shape.memory.dropout_mask_bytes * elements, saved_as="dropout")
         return (*_weight_snapshots(shape, elements=elements, snapshots=snapshots), added)
-    weights = _project_streams(shape, streams=streams, outputs=(2 + streams) * streams, scales=3)
+    weights = _stream_weights_operator(shape, streams=streams, outputs=(2 + streams) * streams, scales=3)
     (one, of_one), (all_, of_all) = MIXED_PASSES
     mixed = elementwise(
         "residuals",
@@ -763,11 +763,11 @@ def collapse_operators(shape: Shape, *, streams: int) -> tuple[Operator, ...]:
         saved_elements=streams * elements,
         saved_as="streams",
     )
-    return _project_streams(shape, streams=streams, outputs=streams, scales=1), collapsed
+    return _stream_weights_operator(shape, streams=streams, outputs=streams, scales=1), collapsed
 
 
-def _project_streams(shape: Shape, *, streams: int, outputs: int, scales: int) -> Operator:
-    """Return the weights of streams from their concatenation, with a bias each and a few scales."""
+def _stream_weights_operator(shape: Shape, *, streams: int, outputs: int, scales: int) -> Operator:
+    """Return the matmul that computes the weights of streams from their concatenation, with biases and scales."""
     return matmul(
         "stream_weights",
         shape,

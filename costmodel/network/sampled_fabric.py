@@ -156,7 +156,7 @@ class SampledCollectives:
         """
         values, fabric = self.estimates.values, self.fabric
         members = devices_per_node - 1
-        step = self._empty_gather(devices_per_node, 1) / members if members else 0.0
+        step = self._zero_byte_all_gather_seconds(devices_per_node, 1) / members if members else 0.0
         levels = []
         if fabric.fast_peers is not None and 1 < fabric.fast_peers < devices_per_node:
             bandwidth = values["bandwidth"]
@@ -166,13 +166,14 @@ class SampledCollectives:
             node = Network(name="node", num_peers=devices_per_node, bandwidth=bandwidth, latency=step)
             levels.append(replace(node, is_mesh=fabric.is_mesh))
         if num_devices > devices_per_node:
-            further = self._empty_gather(2 * devices_per_node, 2) - 2 * members * step
+            further = self._zero_byte_all_gather_seconds(2 * devices_per_node, 2) - 2 * members * step
             outwards = min(values["network_bandwidth"], values["node_network_bandwidth"] / devices_per_node)
             latency = max(further, values["node_seconds"])
             levels.append(Network(name="network", num_peers=num_devices, bandwidth=outwards, latency=latency))
         return tuple(levels)
 
-    def _empty_gather(self, ranks: int, nodes: int) -> float:
+    def _zero_byte_all_gather_seconds(self, ranks: int, nodes: int) -> float:
+        """Seconds of an all-gather without bytes: its latency over all ranks."""
         return float(self.law(calls_of("all_gather", nbytes=0.0, ranks=ranks, nodes=nodes))[0])
 
     def law(self, calls: Calls) -> Rows:

@@ -118,14 +118,14 @@ def _body(advice: Advice, shown: Sequence[ClusterPoint], job: str) -> Iterator[s
         title=title_of(advice),
         answer=answer_text(advice),
         verdict="good" if advice.answer and advice.is_proven else "bad" if not advice.answer else "plain",
-        tiles=_tiles(advice),
+        tiles=_build_tiles(advice),
         facts={"wish": wish_text(advice), **dict(other_rows(advice)), "proof": proof_text(advice)},
     )
     names = [point.cell.name for point in shown]
     yield from body_html(header, _chapters(advice, shown, job), switch_html("Point", names))
 
 
-def _tiles(advice: Advice) -> Iterator[Tile]:
+def _build_tiles(advice: Advice) -> Iterator[Tile]:
     point = advice.answer
     if point is None:
         return

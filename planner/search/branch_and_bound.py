@@ -164,7 +164,7 @@ class Search:
     """
     The search of a job with one value of each setting; its state is the incumbents, the bounds and the clock.
 
-    :mod:`planner.search.questions` runs its three parts: tabulate, gather, finish.
+    :mod:`planner.search.questions` runs its three parts: tabulate, collect_candidates, finish.
 
     Parameters
     ----------
@@ -445,7 +445,7 @@ class Search:
 
     # --- decide --------------------------------------------------------------------------------------------
 
-    def gather(self) -> Margin:
+    def collect_candidates(self) -> Margin:
         """Return the costed strategies that may be among the best; keep those of the margin for later questions."""
         candidates = concatenate_candidates(one for one, _ in self.costed)
         groups = np.concatenate([np.zeros(0, dtype=np.int64), *(own for _, own in self.costed)])

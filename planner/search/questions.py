@@ -188,7 +188,7 @@ def _decide(runs: Mapping[int, Search], problem: Problem) -> dict[int, dict[Hash
     chosen: dict[int, dict[Hashable, Found]] = {number: {} for number in runs}
     if problem.variants == "all":
         return chosen
-    margins = {number: run.gather() for number, run in runs.items()}
+    margins = {number: run.collect_candidates() for number, run in runs.items()}
     asked = [number for number, one in margins.items() if len(one.candidates)]
     group_of = itemgetter(*map(DECISIONS.index, GROUP_DECISIONS))
     known = {group_of(one.values) for run in runs.values() for one in run.incumbents.groups.values()}

@@ -97,7 +97,7 @@ def _is_unproven(problem: Problem, decisions: Mapping[str, Any]) -> Any:
 def _num_unmeasured(problem: Problem, decisions: Mapping[str, Any]) -> Any:
     """Number of degrees above 1 that too few measured runs of the job's model family have, with any software."""
     known, kind = read_counts(), architecture_of(problem.facts.model)
-    rare = [name for name in ("tp", "cp", "pp", "ep") if known.reaching(name, 2, kind) < FEWEST_RUNS]
+    rare = [name for name in ("tp", "cp", "pp", "ep") if known.count_at_least(name, 2, kind) < FEWEST_RUNS]
     return sum((np.greater(decisions[name], 1) for name in rare), start=np.zeros(np.shape(decisions["tp"])))
 
 

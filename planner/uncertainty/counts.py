@@ -113,7 +113,7 @@ class Counts:
         """Return the number of runs with any value."""
         return self.values(dimension, among).total()
 
-    def reaching(self, dimension: str, number: int, among: str) -> int:
+    def count_at_least(self, dimension: str, number: int, among: str) -> int:
         """Return the number of runs with at least some number."""
         return sum(runs for value, runs in self.values(dimension, among).items() if int(value) >= number)
 
@@ -685,7 +685,7 @@ def _degrees(run: Traits, counts: Counts) -> Iterator[Gap]:
         return
     models = MODELS[run.kind]
     for name, degree in run.degrees.items():
-        most, beyond = counts.largest(name, run.kind), counts.reaching(name, degree, run.kind)
+        most, beyond = counts.largest(name, run.kind), counts.count_at_least(name, degree, run.kind)
         value = f"{name} {degree:,}" if counts.runs(name, degree, run.kind) else f"{name} of {degree:,} or more"
         known = f"the largest measured {name} of {models} is {most:,} (this job: {degree:,})"
         none = known if most else f"no measured run of a {MODEL[run.kind]} has {name} above 1"

@@ -345,7 +345,7 @@ class Evidence:
         (axis, value), *others = tokens
         counts = read_counts()
         if axis in (DEEP, WIDE, NARROW, SHORT):
-            count = counts.reaching if axis in (DEEP, WIDE) else counts.count_within
+            count = counts.count_at_least if axis in (DEEP, WIDE) else counts.count_within
             return count("cp_tokens" if axis is SHORT else axis.name, value, self.own) if self.own else 0
         among = self.own
         if among is None and axis.name in INHERITED and not any(other in FEATURES for other, _ in others):

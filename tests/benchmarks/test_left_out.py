@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.accuracy.left_out import folds as leaving
-from benchmarks.accuracy.left_out.goals import Goal, goals, left_out, macro, worst_column
+from benchmarks.accuracy.left_out.goals import Goal, goals, left_out, mean_error_of_sources, worst_column
 from benchmarks.accuracy.left_out.intervals import (
     FILE,
     LeftOutError,
@@ -147,7 +147,7 @@ def test_every_source_weighs_the_same(tmp_path):
     rows = predicted(tmp_path, {"id": "a"}, *({"id": name, "source": "another paper"} for name in "bcd"))
     stored = {"a": held_out("a", 2.31), **{name: held_out(name, 2.1) for name in "bcd"}}
 
-    assert round(macro(leaving.as_held_out(rows, stored, leaving.GROUP)), 9) == 0.05
+    assert round(mean_error_of_sources(leaving.as_held_out(rows, stored, leaving.GROUP)), 9) == 0.05
 
 
 def test_the_headline_is_the_worst_printed_column(tmp_path):

@@ -12,7 +12,7 @@ import pytest
 
 from costmodel.errors import SpecError
 from planner.frameworks.shell.script import follow
-from planner.frameworks.shell.words import strip_unknown, unknown_names, value_of, write_unknowns
+from planner.frameworks.shell.words import restore_variables, strip_unknown, unknown_names, value_of
 from tests.cases import in_one_case, read_table
 
 BASH = shutil.which("bash")
@@ -53,7 +53,7 @@ def test_what_is_not_set_stands_by_its_name():
 
     words = script.commands[0].words
 
-    assert [write_unknowns(word) for word in words] == ["run", "--nodes", "$NODES", "--x", "$(nproc)", "$Bc"]
+    assert [restore_variables(word) for word in words] == ["run", "--nodes", "$NODES", "--x", "$(nproc)", "$Bc"]
     assert unknown_names(words[2]) == ["NODES"]
     assert strip_unknown(words[5]) == "c"
     assert [*script.variables.uses["B"]] == [2, 3]
@@ -65,7 +65,7 @@ def test_what_is_not_known_stays_one_name_in_a_shell_inside():
 
     words = next(command.words for command in script.commands if command.words[0] == "run")
 
-    assert [write_unknowns(word) for word in words] == ["run", "`pwd`/x", '$(cat "a b" | head)', "$C"]
+    assert [restore_variables(word) for word in words] == ["run", "`pwd`/x", '$(cat "a b" | head)', "$C"]
     assert unknown_names(words[2]) == ['$(cat "a b" | head)']
 
 
@@ -185,7 +185,7 @@ def test_what_a_loop_without_a_known_count_changes_is_not_known(loop):
     """It stands by its name, with the line of the loop; what is given beside the script counts behind it."""
     script = follow(f"TP=2; PP=1\n{loop}\nrun $TP $PP")
 
-    assert [write_unknowns(word) for word in script.commands[-1].words] == ["run", "$TP", "1"]
+    assert [restore_variables(word) for word in script.commands[-1].words] == ["run", "$TP", "1"]
     assert [*script.variables.uses["TP"]] == [2]
     assert follow(f"TP=2\n{loop}\nrun $TP", {"TP": "8"}).commands[-1].words == ("run", "8")
 
@@ -233,7 +233,7 @@ def test_indirections_and_elements_without_a_place_are_asked_for():
     """A variable that another one names, and an array with a hole or of which the place is not known."""
     script = follow("A=(1 2)\nA[$I]=3\nB=A\nL=(1)\nL[4]=2\nrun ${A[@]} ${!B} ${L[@]}")
 
-    assert [write_unknowns(word) for word in script.commands[-1].words] == ["run", "A[$I]=3", "${!B}", "L[4]=2"]
+    assert [restore_variables(word) for word in script.commands[-1].words] == ["run", "A[$I]=3", "${!B}", "L[4]=2"]
     assert script.variables.holder("A[$I]=3") == "A"
 
 
@@ -247,4 +247,4 @@ def test_what_printf_makes_is_not_known():
     """No published script makes a value of an option by it; it is asked for by its name."""
     script = follow("printf -v A '%d' 4\nB=$(printf '%02d' 7)\nrun $A $B")
 
-    assert [write_unknowns(word) for word in script.commands[-1].words] == ["run", "$A", "$(printf '%02d' 7)"]
+    assert [restore_variables(word) for word in script.commands[-1].words] == ["run", "$A", "$(printf '%02d' 7)"]

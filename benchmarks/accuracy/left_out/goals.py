@@ -55,7 +55,7 @@ def left_out(predicted: Sequence[Prediction], known: Mapping[str, HeldOut]) -> L
     return LeftOut(
         rows=len(rows),
         by_source={kind: by_source(same) for kind, same in by_kind.items() if same},
-        macro={kind: macro_by_family(same) for kind, same in by_kind.items() if same},
+        macro={kind: mean_errors_by_family(same) for kind, same in by_kind.items() if same},
         num_rows={
             kind: {name: len(of) for name, of in _families(same, every="all").items()}
             for kind, same in by_kind.items()
@@ -75,14 +75,14 @@ def _errors(rows: Sequence[Prediction]) -> Errors:
     return errors([one.time_error or 0.0 for one in rows])
 
 
-def macro(rows: Sequence[Prediction]) -> float:
+def mean_error_of_sources(rows: Sequence[Prediction]) -> float:
     """Mean absolute step-time error, every source weighing the same."""
     return float(np.mean([one.mean for one in by_source(rows).values()]))
 
 
-def macro_by_family(rows: Sequence[Prediction]) -> dict[str, float]:
+def mean_errors_by_family(rows: Sequence[Prediction]) -> dict[str, float]:
     """Return the mean errors of all rows, of dense models, and of those with experts or state-space layers."""
-    return {name: macro(same) for name, same in _families(rows, every="all").items()}
+    return {name: mean_error_of_sources(same) for name, same in _families(rows, every="all").items()}
 
 
 def _families(rows: Sequence[Prediction], *, every: str) -> dict[str, list[Prediction]]:

@@ -84,14 +84,14 @@ class RankTraining:
     def gradients(self) -> None:
         """Gradients of all ranks' micro-batches, averaged."""
         if self.one.pp > 1:
-            self._pipeline()
+            self._run_pipeline()
             return
         for number in range(self.one.num_microbatches):
             is_last = number == self.one.num_microbatches - 1
             with nullcontext() if is_last or not self._replicated else self.module.no_sync():
-                self._backward(self._forward(self.batch[number][0], number))
+                self._run_backward(self._run_forward(self.batch[number][0], number))
 
-    def _forward(self, x: Tensor, number: int) -> Tensor:
+    def _run_forward(self, x: Tensor, number: int) -> Tensor:
         """Loss of a micro-batch, as a part of the step's; of stages before the last, what goes to the next one."""
         from torch.nn import functional
 
@@ -101,13 +101,13 @@ class RankTraining:
                 return y
             return functional.cross_entropy(y, self.batch[number][1]) / self.one.num_microbatches
 
-    def _backward(self, y: Tensor, gradient: Tensor | None = None) -> None:
+    def _run_backward(self, y: Tensor, gradient: Tensor | None = None) -> None:
         with self._mark("backward"):
             y.backward(gradient)
 
     # --- a pipeline ----------------------------------------------------------------------------------------
 
-    def _pipeline(self) -> None:
+    def _run_pipeline(self) -> None:
         """
         Tensors that a stage sends go out with the next receive, and are waited for.
 
@@ -122,11 +122,11 @@ class RankTraining:
             if direction == "forward":
                 received = self._exchanged(leaving, None if is_first else self.stage - 1)
                 inputs[number] = self.batch[number][0] if is_first else received.requires_grad_()
-                outputs[number] = self._forward(inputs[number], number)
+                outputs[number] = self._run_forward(inputs[number], number)
                 leaving = None if is_last else (outputs[number].detach(), self.stage + 1)
             else:
                 gradient = self._exchanged(leaving, None if is_last else self.stage + 1)
-                self._backward(outputs.pop(number), gradient)
+                self._run_backward(outputs.pop(number), gradient)
                 gradient_of_input = inputs.pop(number).grad
                 leaving = None if is_first else (gradient_of_input, self.stage - 1)
         self._exchanged(leaving, None)

@@ -134,12 +134,12 @@ def drawn_recipe(seed: int, *, most_layers: int = MOST_LAYERS) -> Recipe:
     """
     chooser = random.Random(seed)
     while True:
-        recipe = _drawn(chooser, seed)
+        recipe = _draw_job(chooser, seed)
         if recipe is not None and recipe.dp * recipe.tp * recipe.num_microbatches * recipe.num_layers <= most_layers:
             return recipe
 
 
-def _drawn(chooser: random.Random, seed: int) -> Recipe | None:
+def _draw_job(chooser: random.Random, seed: int) -> Recipe | None:
     """A random job; None where its schedule has no order."""
     schedule = chooser.choice([Schedule.ONE_F_ONE_B] * 6 + [one for one in Schedule if one != Schedule.ONE_F_ONE_B])
     pp, num_microbatches = chooser.randint(1, 8), chooser.randint(1, 16)

@@ -242,12 +242,12 @@ class _Rank:
         for step in range(self.recipe.num_steps):
             self.calls.step = step
             self.calls.annotate(f"ProfilerStep#{step}")
-            self._passes()
+            self._run_passes()
             self._end_step()
             self.calls.do((Machine.pause, self.recipe.pause), (Machine.end,))
         return {Lane(self.rank, thread): program for thread, program in self.calls.threads.items()}
 
-    def _passes(self) -> None:
+    def _run_passes(self) -> None:
         """All passes of all micro-batches; what the gradients are added to is set to zero before."""
         weights = [block[WEIGHT] for block in self.blocks]
         self.received = {}
@@ -259,11 +259,11 @@ class _Rank:
                 self._receive("forward", block[0])
                 self._receive("backward", block[1])
             if forward != NONE:
-                self._forward(forward)
+                self._run_forward(forward)
             stage = weight // self.recipe.num_microbatches
             is_last = all(one // self.recipe.num_microbatches != stage for one in weights[number + 1 :])
             if backward != NONE:
-                self._backward(backward, whole=weight == backward, is_last=is_last)
+                self._run_backward(backward, whole=weight == backward, is_last=is_last)
             if weight not in (NONE, backward):
                 self._weights(weight, is_last=is_last)
 
@@ -294,7 +294,7 @@ class _Rank:
 
     # --- passes
 
-    def _forward(self, one: int) -> None:
+    def _run_forward(self, one: int) -> None:
         stage, microbatch = divmod(one, self.recipe.num_microbatches)
         self._begin_pass(stage, "F", microbatch)
         self._need("forward", one)
@@ -302,11 +302,11 @@ class _Rank:
             if self.recipe.sharded == "all":
                 self._gather_weights(stage, layer)
             for _, part in parts:
-                self._part_forward(stage, microbatch, layer, part)
+                self._run_part_forward(stage, microbatch, layer, part)
         self._end_pass()
         self._send("forward", one)
 
-    def _part_forward(self, stage: int, microbatch: int, layer: int, part: Part) -> None:
+    def _run_part_forward(self, stage: int, microbatch: int, layer: int, part: Part) -> None:
         sequence = self.calls.num_operators
         self.sequences[stage, microbatch, layer, part.name] = sequence
         self.calls.operator(OPERATORS[part.kind][0], operands=self._operands(part), sequence=sequence)
@@ -316,7 +316,7 @@ class _Rank:
             self.calls.launch(f"{part.kind}_{part.name}_forward", layer=layer)
         self.calls.end_operator()
 
-    def _backward(self, one: int, *, whole: bool, is_last: bool) -> None:
+    def _run_backward(self, one: int, *, whole: bool, is_last: bool) -> None:
         """The backward pass on autograd's thread, without or with the gradients of weights."""
         stage, microbatch = divmod(one, self.recipe.num_microbatches)
         self._begin_pass(stage, "B" if whole else "I", microbatch)
@@ -326,14 +326,14 @@ class _Rank:
             if self.recipe.sharded == "all":
                 self._gather_weights(stage, layer)
             for _, part in parts:
-                self._part_backward(stage, microbatch, layer, part, whole=whole)
+                self._run_part_backward(stage, microbatch, layer, part, whole=whole)
             if whole and (is_last or self.recipe.sharded == "all") and self._reduces_early():
                 self._reduce_gradients(stage, layer)
         self.calls.hand_over(MAIN)
         self._end_pass()
         self._send("backward", one)
 
-    def _part_backward(self, stage: int, microbatch: int, layer: int, part: Part, *, whole: bool) -> None:
+    def _run_part_backward(self, stage: int, microbatch: int, layer: int, part: Part, *, whole: bool) -> None:
         if part.kind == "all_reduce":
             return
         sequence = self.sequences[stage, microbatch, layer, part.name]

@@ -37,10 +37,10 @@ from planner.frameworks.megatron.stages import CHUNK_LAYERS, CHUNKS, LAYOUT, MOS
 from planner.frameworks.shell.words import (
     Variables,
     refuse_unknown,
+    restore_variables,
     strip_unknown,
     unknown,
     unknown_names,
-    write_unknowns,
 )
 
 DATA = read_words("arguments")
@@ -529,7 +529,7 @@ def _unread(names: Sequence[str]) -> str:
 def name_with_lines(name: str, uses: Mapping[str, Collection[int]]) -> str:
     """Write an unknown name as the script does, with the lines that use it."""
     lines = f" (line {', '.join(map(str, uses[name]))})" if uses.get(name) else ""
-    return f"{write_unknowns(unknown(name))}{lines}"
+    return f"{restore_variables(unknown(name))}{lines}"
 
 
 # --- defaults ----------------------------------------------------------------------------------------------
@@ -606,7 +606,7 @@ def understand(words: Iterable[str]) -> Understood:
     """
     found, ignored, meant = Understood(), dict[str, list[str]](), list[tuple[str, list[str]]]()
     for name, values in translate_to_megatron(list(split_options(words))):
-        found.said |= {name: [write_unknowns(value) for value in values]}
+        found.said |= {name: [restore_variables(value) for value in values]}
         if not name:
             found.notes += values
             continue
@@ -626,7 +626,7 @@ def understand(words: Iterable[str]) -> Understood:
                 ignored.setdefault(reason, []).append(name)
         else:
             refuse_misspelled(name)
-            found.strangers.append(write_unknowns(name))
+            found.strangers.append(restore_variables(name))
     for name, replaced in meant:
         for replacement, more in split_options(replaced):
             _merge(found, name, replacement, more)
@@ -651,7 +651,7 @@ def _merge(found: Understood, spelling: str, name: str, values: list[str]) -> No
 
 def _take(found: Understood, option: Option, values: list[str]) -> None:
     values = _trim_values(option, values)
-    found.said[option.name] = [write_unknowns(value) for value in values]
+    found.said[option.name] = [restore_variables(value) for value in values]
     names = unknown_names("".join(values))
     is_idle = option.in_import != "read" and (bool(names) or not _is_valid(option, values))
     if is_idle or (names and option.name in OF_THE_WHOLE):

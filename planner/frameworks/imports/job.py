@@ -45,7 +45,7 @@ from planner.frameworks.imports.tools.keys import Meaning
 from planner.frameworks.megatron.options import options, split_options
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.script import WHERE, Script, follow
-from planner.frameworks.shell.words import refuse_unknown, strip_unknown, unknown, unknown_names, write_unknowns
+from planner.frameworks.shell.words import refuse_unknown, restore_variables, strip_unknown, unknown, unknown_names
 from planner.jobs.document import decode_file, read_text
 
 MODES = {"inference": "The arguments are those of an inference: read as a training of the same model and degrees."}
@@ -299,14 +299,16 @@ def _zero_words(launch: Launch, read: Reader) -> tuple[tuple[str, ...], list[str
     text = read(name, may_lack=True)
     offloaded = {what for what, device in OFFLOAD.findall(text) if device != "none"}
     if offloaded - {"optimizer"}:
-        problem = f"offloads weights by {shown(write_unknowns(name))}, which is not costed under Megatron-LM."
+        problem = f"offloads weights by {shown(restore_variables(name))}, which is not costed under Megatron-LM."
         raise SpecError(WHERE, problem)
     words = ["--optimizer-cpu-offload", "--use-precision-aware-optimizer"] if offloaded else []
-    key = f"zero_optimization.offload_optimizer of {shown(write_unknowns(name))}"
+    key = f"zero_optimization.offload_optimizer of {shown(restore_variables(name))}"
     notes = [f"{key}: costed as --optimizer-cpu-offload, whose update is the host's."] if offloaded else []
     if found := ZERO_STAGE.search(text):
         return (*words, "--zero-stage", found[1]), notes
-    assumed = f"{shown(write_unknowns(name))} is not read: ZeRO stage 0 is assumed; strategy.sharding says another one."
+    assumed = (
+        f"{shown(restore_variables(name))} is not read: ZeRO stage 0 is assumed; strategy.sharding says another one."
+    )
     return tuple(words), notes if "--zero-stage" in given else [*notes, f"DeepSpeed's configuration {assumed}"]
 
 
@@ -438,12 +440,12 @@ def _read_beside(folder: Path, files: Mapping[str, str], name: str, *, may_lack:
         if not may_lack:
             refuse_unknown("".join(map(unknown, unknown_names(files[name]))), name)
         return files[name]
-    for path in (folder / write_unknowns(name), folder / Path(write_unknowns(name)).name):
+    for path in (folder / restore_variables(name), folder / Path(restore_variables(name)).name):
         if os.path.isfile(path):
             return read_text(path)
     if may_lack:
         return ""
-    problem = f"names the configuration {shown(Path(write_unknowns(name)).name)}, which is not in its folder."
+    problem = f"names the configuration {shown(Path(restore_variables(name)).name)}, which is not in its folder."
     raise SpecError(WHERE, problem, "Put it there.")
 
 
@@ -526,7 +528,7 @@ def _refuse_undecided(script: Script, launch: Launch, text: str, folder: Path, g
         return
     for line, (condition, hint) in variables.decisions.items():
         if f"line_{line}" not in given and decides({}, [line]):
-            problem = f"the machine decides by {shown(write_unknowns(condition))} which options the training gets."
+            problem = f"the machine decides by {shown(restore_variables(condition))} which options the training gets."
             raise SpecError(f"{WHERE}, line {line}", problem, f"Say it: {hint}.")
 
 

@@ -17,7 +17,7 @@ from planner.frameworks.imports.bridge.overrides import is_override
 from planner.frameworks.imports.documents import read_rows, read_words
 from planner.frameworks.imports.refused import refuse_options, refuse_program
 from planner.frameworks.shell.script import WHERE, Command, Script
-from planner.frameworks.shell.words import unknown_names, write_unknowns
+from planner.frameworks.shell.words import restore_variables, unknown_names
 
 DATA = read_words("launch")
 
@@ -109,11 +109,11 @@ def _launches(command: Command, text: str) -> Iterator[Launch]:
     if place is None:
         if Path(command.words[0]).name in DATA.tools:
             for word in command.words[:MOST_SUBCOMMANDS]:
-                refuse_program(write_unknowns(word), f"{WHERE}, line {command.line}")
+                refuse_program(restore_variables(word), f"{WHERE}, line {command.line}")
             refuse_options(command.words)
         return
     words, before = command.words[place + 1 :], command.words[:place]
-    program = write_unknowns(command.words[place])
+    program = restore_variables(command.words[place])
     kind, notes = _kind(program, words, before, command.line)
     if kind:
         yield Launch(kind, program, words, before, _devices(before, text), command.environment, notes)
@@ -183,7 +183,7 @@ def _number(text: str | None, what: str) -> Devices:
         return Devices(None, "")
     if text.isdecimal() and 0 < int(text) < 10**7:
         return Devices(int(text), f"{text} {what}".strip())
-    return Devices(None, write_unknowns(text) if unknown_names(text) else shown(text))
+    return Devices(None, restore_variables(text) if unknown_names(text) else shown(text))
 
 
 def _options(words: Sequence[str]) -> dict[str, str]:

@@ -22,11 +22,11 @@ from planner.frameworks.shell.words import (
     Words,
     elements_of,
     line_of,
+    restore_variables,
     source_of,
     strip_unknown,
     unknown_names,
     value_of,
-    write_unknowns,
 )
 
 if TYPE_CHECKING:
@@ -448,7 +448,7 @@ class _Follower:
         if self.statements > MOST_STATEMENTS:
             raise SpecError(WHERE, f"has loops of more than {MOST_STATEMENTS:,} statements together.")
         if node.type == "ERROR" and not self.feeds:
-            problem = f"is no Bash that is read here: {shown(write_unknowns(source_of(node))[:80])}."
+            problem = f"is no Bash that is read here: {shown(restore_variables(source_of(node))[:80])}."
             raise SpecError(f"{WHERE}, line {self._line(node)}", problem)
         action: Callable[[Node], Verdict | None] = getattr(self, f"_visit_{node.type}", lambda _: None)
         return action(node) or Verdict(True, True)
@@ -739,7 +739,7 @@ class _Follower:
         if name in ("eval", "source", "."):
             text = " ".join(arguments) if name == "eval" else self.find(arguments[0]) if arguments else None
             if text is None:
-                what = write_unknowns(" ".join(words))[:200]
+                what = restore_variables(" ".join(words))[:200]
                 self.script.notes.append(f"Line {line}: {what} is not found; variables that it sets are unknown.")
             else:
                 self._text(text, first_line=line)
@@ -749,7 +749,7 @@ class _Follower:
             is_list = name in ("mapfile", "readarray") or "-a" in words
             self.script.variables.assign(variable, {"0": text} if is_list else text, source="")
         if name in ("echo", "printf"):
-            self.said = write_unknowns(" ".join(arguments))[:200]
+            self.said = restore_variables(" ".join(arguments))[:200]
         if name in ("true", ":", "false", "shift", "echo", "printf"):
             return Verdict(name != "false", True)
         self.script.variables.states.add(line)

@@ -32,7 +32,7 @@ SHELLS = {other: code for code, other in LETTERS.items()}
 
 def unknown(name: str) -> str:
     """Return the mark of a variable or command whose value is unknown."""
-    return f"{OPEN}{strip_marks(write_unknowns(name)).translate(LETTERS)}{CLOSE}"
+    return f"{OPEN}{strip_marks(restore_variables(name)).translate(LETTERS)}{CLOSE}"
 
 
 def unknown_names(text: str) -> list[str]:
@@ -45,11 +45,11 @@ def strip_unknown(text: str) -> str:
     return NAMES.sub("", text)
 
 
-def write_unknowns(text: str) -> str:
+def restore_variables(text: str) -> str:
     """
     Return a text as the script writes it.
 
-    >>> write_unknowns("a" + unknown("TP") + unknown("$(nproc)"))
+    >>> restore_variables("a" + unknown("TP") + unknown("$(nproc)"))
     'a$TP$(nproc)'
     """
     plain = re.compile(r"[A-Za-z_0-9]+")
@@ -67,7 +67,7 @@ def refuse_unknown(text: str, where: str) -> None:
     """
     if names := unknown_names(text):
         settable = " ".join(f"--set {name}=VALUE" for name in names if name.isidentifier() or name.isdecimal())
-        problem = f"is {write_unknowns(text)}, which the script leaves open."
+        problem = f"is {restore_variables(text)}, which the script leaves open."
         raise SpecError(where, problem, f"Say it: {settable}." if settable else "")
 
 

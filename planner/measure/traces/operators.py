@@ -699,7 +699,7 @@ class Passes:
             match = self.matches[place]
             if match.pattern.operator not in MATMULS:
                 continue
-            for of_pass in _passes_of(match, self.trace.operands[operands].sizes):
+            for of_pass in _find_gradient_passes(match, self.trace.operands[operands].sizes):
                 if (node, of_pass) not in self.taken:
                     self.taken.add((node, of_pass))
                     self.owner[row] = self.add(match, of_pass, row)
@@ -726,7 +726,7 @@ class Passes:
         return rows
 
 
-def _passes_of(match: Match, sizes: tuple[tuple[int, ...], ...]) -> Iterator[str]:
+def _find_gradient_passes(match: Match, sizes: tuple[tuple[int, ...], ...]) -> Iterator[str]:
     """
     Yield the gradients of a matmul that a product may be, by its sizes.
 

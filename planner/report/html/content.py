@@ -590,12 +590,12 @@ def _comparison_header(whole: ComparisonRecord, every: Sequence[Shown], heading:
         title=heading.title,
         answer=facts.pop("answer"),
         verdict={0: "good", 1: "bad"}.get(whole.comparison.exit_code, "plain"),
-        tiles=tuple(_tiles(every)),
+        tiles=tuple(_build_tiles(every)),
         facts=facts,
     )
 
 
-def _tiles(every: Sequence[Shown]) -> Iterator[Tile]:
+def _build_tiles(every: Sequence[Shown]) -> Iterator[Tile]:
     """Build the large figures of the plan, with those of the given strategy below."""
     given = {tile.name: tile.text for tile in tiles(every[0])}
     for tile in tiles(every[-1]):

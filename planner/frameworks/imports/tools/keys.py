@@ -15,7 +15,7 @@ from costmodel.validation import shown
 from planner.frameworks.imports.bridge.library import options_by_field
 from planner.frameworks.imports.documents import degree, read_plain, read_rows, read_words, text_of
 from planner.frameworks.megatron.options import TABLE, WHERE, options
-from planner.frameworks.shell.words import refuse_unknown, value_of, write_unknowns
+from planner.frameworks.shell.words import refuse_unknown, restore_variables, value_of
 
 DATA = read_words("tools.keys")
 
@@ -248,7 +248,7 @@ def refuse_misspelled(name: str, where: str = "") -> None:
     near = get_close_matches(name, read, n=1, cutoff=SIMILAR)
     near += [one for one in read if len(name) >= SHORTEST and one.startswith(name)]
     if near:
-        place = where or f"{WHERE}.{write_unknowns(name)[:80]}"
+        place = where or f"{WHERE}.{restore_variables(name)[:80]}"
         raise SpecError(place, "is no option of Megatron-LM.", f"Did you mean '{near[0]}'?")
 
 

@@ -222,7 +222,7 @@ UNLIKE = 0.05
 Ranks: TypeAlias = tuple[int, ...]
 
 
-def slowest_replica(graph: ExecutionGraph, layout: Layout) -> tuple[Ranks, list[str]]:
+def find_slowest_replica(graph: ExecutionGraph, layout: Layout) -> tuple[Ranks, list[str]]:
     """
     Return the recorded ranks of one replica's stages, from the first one, and doubts on the waits that they omit.
 

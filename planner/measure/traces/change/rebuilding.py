@@ -8,7 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from costmodel.errors import SpecError
-from planner.measure.traces.change.layout import REDUCTIONS, Direction, Layout, Network, Pass, Replicas, slowest_replica
+from planner.measure.traces.change.layout import (
+    REDUCTIONS,
+    Direction,
+    Layout,
+    Network,
+    Pass,
+    Replicas,
+    find_slowest_replica,
+)
 from planner.measure.traces.change.template import (
     RankTemplate,
     RankWriter,
@@ -89,7 +97,7 @@ class _Rebuilding:
 
     def __post_init__(self) -> None:
         self.tasks = Tasks(self.source, self.parts)
-        ranks, doubts = slowest_replica(self.source, self.before)
+        ranks, doubts = find_slowest_replica(self.source, self.before)
         self.templates = [rank_template(self.tasks, rank, stage, self.before) for stage, rank in enumerate(ranks)]
         self.layers, self.dealt = self._find_recorded_layers(), self.after.layers()
         self.replicas = Replicas(self.source, self.parts, self.before.dp)

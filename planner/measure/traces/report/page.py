@@ -220,12 +220,12 @@ def _header(report: Replay) -> str:
         title=title(report),
         answer=facts.pop("answer"),
         verdict="good" if abs(report.difference_fraction) <= CLOSE else "bad",
-        tiles=_tiles(report.slowest),
+        tiles=_build_tiles(report.slowest),
         facts=facts,
     )
 
 
-def _tiles(one: RankReplay) -> list[Tile]:
+def _build_tiles(one: RankReplay) -> list[Tile]:
     """Return tiles with the main figures of the slowest rank."""
     parts, whole = one.measured.breakdown_nanoseconds, one.measured.nanoseconds or 1
     tiles = {

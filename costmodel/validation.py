@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import cache
 from itertools import islice
 from types import NoneType, UnionType
@@ -82,6 +82,20 @@ def name_overflow(error: ValidationError) -> SpecError | None:
     limit = LIMITS[kind].format(**first["ctx"]) if kind in LIMITS else EXPECTED[kind]
     where = ".".join([error.title.lower(), *map(str, first["loc"])])
     return SpecError(where, f"follows from other entries and must be {limit}, got {shown(first['input'])}.")
+
+
+@dataclass(frozen=True)
+class Called:
+    """
+    Metadata of an annotation whose messages say more than the type of its values.
+
+    Parameters
+    ----------
+    example_text
+        Words for the values, such as ``the path of a CSV file``.
+    """
+
+    example_text: str
 
 
 def require_type(given: object, allowed: type | tuple[type, ...], where: str, expected: str) -> None:
@@ -220,10 +234,10 @@ def _problems_of_union(members: tuple[Any, ...], value: object, where: str) -> I
         return
     errors = [(member, _errors(member, value)[0]) for member in alike]
     for member, error in errors:
-        if _expectation(error) is None:
+        if _expectation(member, error) is None:
             yield SpecError(where, *_problem(member, value))
             return
-    expected = dict.fromkeys(str(_expectation(error)) for _, error in errors)
+    expected = dict.fromkeys(str(_expectation(member, error)) for member, error in errors)
     yield SpecError(where, f"expected {' or '.join(expected)}, got {shown(value)}.")
 
 
@@ -252,8 +266,7 @@ def _problem(annotation: Any, value: object) -> tuple[str, str]:
     kind, context = error["type"], error.get("ctx", {})
     hint = _literal_hint(annotation, value) if kind == "literal_error" else _record_hint(annotation)
     units = [one for one in getattr(annotation, "__metadata__", ()) if hasattr(one, "example_text")]
-    if expected := _expectation(error):
-        expected = units[0].example_text if units and expected == "a number" else expected
+    if expected := _expectation(annotation, error):
         return f"expected {expected}, got {shown(value)}.", hint
     if kind in LIMITS:
         if units and context.get("ge", 0) > 0:
@@ -266,10 +279,12 @@ def _problem(annotation: Any, value: object) -> tuple[str, str]:
     return f"{error['msg'].removeprefix('Value error, ').rstrip('.')}.", hint
 
 
-def _expectation(error: Any) -> str | None:
+def _expectation(annotation: Any, error: Any) -> str | None:
     if error["type"] == "literal_error":
         return str(error["ctx"]["expected"])
-    return EXPECTED.get(error["type"])
+    expected = EXPECTED.get(error["type"])
+    meant = [one.example_text for one in getattr(annotation, "__metadata__", ()) if hasattr(one, "example_text")]
+    return meant[0] if meant and expected in ("a number", "text") else expected
 
 
 def _record_hint(annotation: Any) -> str:

@@ -56,6 +56,14 @@ def recomputable_modules(model: Model) -> tuple[str, ...]:
     return tuple(name for name in MEGATRON_MODULES if has.get(name, True))
 
 
+def recomputation_of(model: Model, cluster: Cluster) -> str:
+    """Return a sentence with the modules that may be recomputed, and Megatron-LM's selective recomputation."""
+    own = cluster.framework.features.get("recompute", ()) if cluster.framework else ()
+    named = dict.fromkeys((*recomputable_modules(model), *(name for name in own if name in MODULES)))
+    modules = ", ".join(MEGATRON_MODULES.get(name, name) for name in named)
+    return f"Write recompute=core_attn, Megatron-LM's selective, or modules of {model.name} joined by +: {modules}."
+
+
 def pipelines_run_1f1b_or_what_the_release_has(cluster: Cluster, *, schedule: Ints) -> Holds:
     """
     Pipelines run 1F1B, plain or interleaved, or another schedule of the framework's release (cluster.framework).

@@ -234,7 +234,8 @@ class Device:
     sources: dict[str, str] = field(default_factory=dict)
 
 
-NumSites: TypeAlias = Annotated[int, Number(ge=2, le=8)]
+MOST_SITES = 8
+NumSites: TypeAlias = Annotated[int, Number(ge=2, le=MOST_SITES)]
 
 
 @strict_record(frozen=True, kw_only=True, slots=True)

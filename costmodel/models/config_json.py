@@ -76,9 +76,11 @@ def read_mapping(file: Path) -> Mapping[str, Any]:
 def _read(file: Path) -> bytes:
     try:
         if file.is_dir():
-            raise SpecError(str(file), "is a folder.", f"Write '{file / 'config.json'}'.")
+            inner = file / "config.json"
+            fix = f"Write '{inner}'." if inner.is_file() else "Give the file config.json of a model."
+            raise SpecError(str(file), "is a folder, expected a file.", fix)
         if not file.exists():
-            raise SpecError(str(file), "no such file.")
+            raise SpecError(str(file), "no such file.", "Give the config.json of a model, or its folder.")
         if not file.is_file():
             raise SpecError(str(file), "is not a regular file.")
         if (size := file.stat().st_size) > MAX_FILE_BYTES:

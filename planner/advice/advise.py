@@ -376,10 +376,11 @@ def advise(
     require_type(choices, ClusterChoices, "choices", "ClusterChoices")
     require_type(wish, Wish, "wish", "a Wish")
     if problem.search.candidates:
-        hint = "Leave the list out."
-        raise SpecError("search.candidates", "lists strategies of one cluster, and the cluster is asked for.", hint)
-    if problem.search.max_devices is not None:
-        raise SpecError("search.max_devices", "limits one cluster, and its size is asked for.", "Give sizes instead.")
+        what = f"is {problem.search.candidates.source}, strategies of one cluster, but advise compares clusters."
+        raise SpecError("search.candidates", what, "Take it out: search.candidates=null.")
+    if (limit := problem.search.max_devices) is not None:
+        what = f"is {limit}, a limit within one cluster, but advise compares sizes."
+        raise SpecError("search.max_devices", what, f"Take it out (search.max_devices=null) and give --sizes {limit}.")
     offers = _offers(problem, choices)
     cells = list(_cells(problem, choices, offers))
     has_prices = any(cell.offer for cell in cells) or bool(offers and not cells)

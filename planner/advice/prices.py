@@ -176,10 +176,12 @@ def _check_header(header: list[str], path: Path) -> None:
             raise SpecError(where, f"the column {shown(name)} is no price per hour.", hint)
         if name not in COLUMNS and not OF_PROVIDER.fullmatch(name):
             raise SpecError(where, f"there is no column {shown(name)}.", did_you_mean(name, COLUMNS))
+    seen, known = f"its columns are {', '.join(header)[:200]}", f"Known: {', '.join(COLUMNS)}, and PROVIDER_usd_h."
     if DEVICE not in header:
-        raise SpecError(where, f"lacks the column '{DEVICE}'.", f"Known: {', '.join(COLUMNS)}, and PROVIDER_usd_h.")
+        raise SpecError(where, f"lacks the column '{DEVICE}': {seen}.", known)
     if PRICE not in header and not any(map(OF_PROVIDER.fullmatch, header)):
-        raise SpecError(where, f"lacks a column of prices: '{PRICE}', or PROVIDER_usd_h for a provider.")
+        problem = f"lacks a column of prices, '{PRICE}' or PROVIDER_usd_h for a provider: {seen}."
+        raise SpecError(where, problem, f"Name the column of prices '{PRICE}'.")
 
 
 def _devices(row: Mapping[str, str], where: str) -> tuple[list[str], list[str]]:

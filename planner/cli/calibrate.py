@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from costmodel.errors import SpecError
+from costmodel.validation import shown
 from planner.cli.arguments import add_force, describe
 from planner.cli.output import check_output, complain, note, progress, require_new, write
 
@@ -42,7 +43,7 @@ def add_calibrate_options(parser: argparse.ArgumentParser) -> None:
         "one node (with --job): changes the job's device so that their times follow."
     )
     describe(parser, description, EXIT_CODES)
-    files_help = "one table, traces (.json, .json.gz), or small runs (planner/measure/project/README.md)"
+    files_help = "one table, traces (.json, .json.gz), or small runs (YAML: docs/guides/traces.md, section 6)"
     parser.add_argument("files", metavar="FILE", type=Path, nargs="+", help=files_help)
     parser.add_argument(
         "--device",
@@ -113,7 +114,7 @@ def read_facts(device: str | None) -> dict[str, Any] | None:
 
     found = parse(read_text(Path(device)), device)
     if not isinstance(found, dict) or not found:
-        raise SpecError(device, "is no mapping with entries of a device, such as base: h100-80gb-sxm.")
+        raise SpecError(device, f"expected entries of a device, got {shown(found)}.", "Such as base: h100-80gb-sxm.")
     return found
 
 

@@ -66,7 +66,7 @@ def add_plan_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=[],
         help="runs of the job cut down, measured on this cluster: constants that follow from them take the place of "
-        "the device's (planner/measure/project/README.md); may be given several times",
+        "the device's (YAML: docs/guides/traces.md, section 6); may be given several times",
     )
     add_time_limit(parser, "the best plan so far is reported")
     parser.add_argument(

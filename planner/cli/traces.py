@@ -334,7 +334,8 @@ def add_project_options(parser: argparse.ArgumentParser) -> None:
     description = (
         "Predicts a job from runs of it with fewer layers, pipeline ranks, experts' ranks or replicas: what they "
         "measured is used, what they have not comes from the model, and the interval says how much of the step was "
-        "measured. Runs are a YAML file (planner/measure/project/README.md) or a table; 'planner calibrate' "
+        "measured. Runs are a table or a YAML file, runs: [{job: ..., strategy: ..., step_seconds: ...}], each with "
+        "its differences from the job (docs/guides/traces.md, section 6); 'planner calibrate' "
         "--job writes the device that follows from them."
     )
     describe(parser, description)

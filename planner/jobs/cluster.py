@@ -14,7 +14,7 @@ import yaml
 from constraints import TARGET_RULES
 from costmodel import GIB_BYTES, catalog
 from costmodel.errors import SpecError, did_you_mean, together
-from costmodel.facts.device import Cluster, Device, EquippedDevice, Sites
+from costmodel.facts.device import MOST_SITES, Cluster, Device, EquippedDevice, Sites
 from costmodel.facts.fields import Count, CountOrZero, Flag
 from costmodel.facts.framework import Framework, Settings
 from costmodel.facts.model import Attention, Layer, Model
@@ -165,7 +165,9 @@ def cluster_of(
 def _check_sites(sites: Sites | None, num_devices: int) -> Sites | None:
     """Return the sites of a job if they hold equal shares of the devices, and their entries agree."""
     if sites is not None and num_devices % sites.count:
-        raise SpecError("cluster.sites.count", f"is {sites.count}, which does not divide {num_devices:,} devices.")
+        fitting = [str(number) for number in range(2, MOST_SITES + 1) if num_devices % number == 0]
+        fix = f"Give one of {', '.join(fitting)}." if fitting else "Give a number of devices that it divides."
+        raise SpecError("cluster.sites.count", f"is {sites.count}, which does not divide {num_devices:,} devices.", fix)
     if sites is not None and sites.streams > 1 and sites.local_steps == 1:
         problem = f"is {sites.streams} without local steps: every step waits for its gradients."
         raise SpecError("cluster.sites.streams", problem, "Give cluster.sites.local_steps, such as 100.")
@@ -508,7 +510,8 @@ def config_path(name: str, folder: Path) -> Path | None:
         fix = similar_files(path) or "Give a path, or a name of 'planner catalog models'."
         raise SpecError("model", f"no such file: {shown(str(path))}.", fix)
     hint = did_you_mean(name, catalog.model_names())
-    raise SpecError("model", f"{shown(name)} is neither in the catalog nor a file.", hint)
+    fix = hint if hint.startswith("Did") else "'planner catalog models' lists the names; or give a config.json."
+    raise SpecError("model", f"{shown(name)} is neither in the catalog nor a file.", fix)
 
 
 def _not_cached(name: str) -> SpecError:

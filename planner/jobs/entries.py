@@ -32,6 +32,7 @@ from costmodel.facts.framework import Settings
 from costmodel.facts.reliability import Costs, RecoveryLevel
 from costmodel.quantities import COUNT, GIBIBYTES, SECONDS, SEQUENCE, Kind
 from costmodel.record import strict_record
+from costmodel.validation import Called
 
 LEAST_KEPT = 2
 """Least number of checkpoints to keep: one, and another in case that one cannot be read."""
@@ -55,7 +56,7 @@ def _empty_if_null(value: object) -> object:
     return {} if value is None else value
 
 
-Reference: TypeAlias = str | dict[str, Any]
+Reference: TypeAlias = Annotated[str, Called("a name or a file")] | dict[str, Any]
 Number: TypeAlias = Annotated[Count, COUNT]
 NumberOrZero: TypeAlias = Annotated[CountOrZero, COUNT]
 SequenceLength: TypeAlias = Annotated[Count, SEQUENCE]
@@ -272,12 +273,12 @@ class SearchSection:
     allow: Entries = field(default_factory=dict)
     forbid: Annotated[tuple[dict[str, Any], ...], Field(max_length=1000)] = ()
     limits: Annotated[tuple[str, ...], Field(max_length=1000)] = ()
-    candidates: str | None = None
+    candidates: Annotated[str, Called("the path of a CSV or YAML file")] | None = None
     max_devices: Number | None = None
     idle_devices: Flag = True
     max_bubble_fraction: Annotated[NotNegative, Field(le=1)] | None = None
     memory_headroom_gib: Annotated[NotNegative, Field(le=1e6), GIBIBYTES] | None = None
-    target: str | None = None
+    target: Annotated[str, Called("the name of a target such as megatron-lm")] | None = None
     framework_rules: Flag = True
     preferences: Flag = True
     evidence: Literal["proven", "any"] = "proven"

@@ -517,7 +517,9 @@ def require_parts(model: Model, given: StrategyFile, where: str = STRATEGY) -> N
         of_experts = [part for part in parts if name in MODULES_OF and part in OF_EXPERTS]
         if of_experts or value != OFF.get(name, value):
             text = "+".join(MEGATRON_MODULES.get(part, part) for part in parts)
-            raise SpecError(f"{where}.{name}", f"is {text}, but {model.name} has no experts.")
+            allowed = ", ".join(MEGATRON_MODULES[part] for part in recomputable_modules(model))
+            fix = f"Allowed: none, full, or {allowed}, joined by +." if name == "recompute" else "Leave it out."
+            raise SpecError(f"{where}.{name}", f"is {text}, but {model.name} has no experts.", fix)
 
 
 PIN = "search.pin"

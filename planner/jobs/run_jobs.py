@@ -34,7 +34,7 @@ from costmodel.strategy import Recompute, Strategy, TokenDispatcher
 from costmodel.tables import Facts
 from costmodel.validation import shown
 from planner.jobs.cluster import CATALOG, Fitted, device_path
-from planner.jobs.document import decision_value, nest_entries, parse_count, similar_files
+from planner.jobs.document import decision_value, nest_entries, parse_count, read_text, similar_files
 from planner.jobs.entries import SECTIONS, kinds
 from planner.jobs.problem import Problem, load
 from planner.jobs.strategy_file import StrategyFile, complete_strategy, read_given, require_features
@@ -645,12 +645,14 @@ def references(models: Path | None, folder: Path = Path()) -> References:
     """
     if models is None:
         return References(folder=folder)
+    text = read_text(models)
     try:
-        entries = yaml.load(models.read_text(encoding="utf-8"), Loader=catalog.LOADER)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise SpecError(str(models), f"cannot be read as YAML: {getattr(error, 'strerror', None) or error}.") from None
+        entries = yaml.load(text, Loader=catalog.LOADER)
+    except yaml.YAMLError as error:
+        raise SpecError(str(models), f"is not YAML: {error}.") from None
     if not isinstance(entries, dict):
-        raise SpecError(str(models), "must be a mapping of names to models.")
+        problem = f"expected a mapping of names to models, got {shown(entries)}."
+        raise SpecError(str(models), problem, "Write a line such as my-model: {base: llama3-8b, num_layers: 40}.")
     return References(models={str(name): entry for name, entry in entries.items()}, folder=folder)
 
 

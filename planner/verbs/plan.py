@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from constraints import Rule, find_violations, sentence
+from constraints.rules.frameworks import recomputation_of, recomputed_modules_have_names
 from costmodel.errors import SpecError
 from costmodel.events import log_event
 from costmodel.facts.device import Cluster
@@ -344,7 +345,7 @@ def judge_strategy(
         conventions=conventions,
         plan=estimated,
         broken_rules=tuple(
-            dict.fromkeys(sentence(rule) for rule in _find_broken_rules(of_devices, estimated.estimate))
+            dict.fromkeys(_explain(rule, problem) for rule in _find_broken_rules(of_devices, estimated.estimate))
         ),
         broken_preferences=tuple(sentence(rule) for rule in _find_broken_preferences(of_devices, strategy)),
         assumed={name: value for name, value in strategy.decisions().items() if name not in given},
@@ -416,6 +417,12 @@ def _require_finite(cluster: Cluster, estimated: Estimate) -> None:
             "Change tp, mbs or ep, or let cluster.device.calibration.times be modified_roofline.",
         )
     raise SpecError("strategy", f"its step takes {estimated.step_seconds} s, beyond what can be reported.")
+
+
+def _explain(rule: Rule, problem: Problem) -> str:
+    """Return the sentence of a broken rule; of one on recomputed modules with those that the model has."""
+    more = recomputation_of(problem.facts.model, problem.facts.cluster)
+    return f"{sentence(rule)} {more}" if rule is recomputed_modules_have_names else sentence(rule)
 
 
 def _find_broken_rules(problem: Problem, estimated: Estimate) -> tuple[Rule, ...]:

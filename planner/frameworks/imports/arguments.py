@@ -203,7 +203,7 @@ def _translate_layer_list(given: Given) -> Words | None:
     layers = [int(word) for word in ",".join(given["--num-layer-list"]).split(",") if word.isdecimal()]
     if sum(layers) != _number(given, "--num-layers"):
         problem = f"is {' '.join(given['--num-layer-list'])}, which are not the layers of the model."
-        raise SpecError(f"{WHERE}.--num-layer-list", problem)
+        raise SpecError(f"{WHERE}.--num-layer-list", problem, f"Give {_number(given, '--num-layers')} layers in all.")
     return {LAYOUT: [layout_text(layers, mtp_layers=_number(given, "--mtp-num-layers", 0))]} if layers[1:] else {}
 
 
@@ -213,8 +213,11 @@ def _sparse(given: Given) -> Words | None:
     if "--enable-mhc" in given:
         return None
     if length > MOST_SPARSE * kept:
-        problem = f"is sparse attention (DSA) over {length:,} tokens of which {kept:,} count; it has no costs here."
-        raise SpecError(f"{WHERE}.--enable-dsa-indexer", problem)
+        problem = (
+            f"is sparse attention (DSA) over {length:,} tokens of which {kept:,} count (--index-topk); it is costed as "
+            f"dense up to {MOST_SPARSE} times as many."
+        )
+        raise SpecError(f"{WHERE}.--enable-dsa-indexer", problem, f"Give --seq-length {MOST_SPARSE * kept} at most.")
     note = f"--enable-dsa-indexer, sparse attention: costed as dense over {length:,} tokens, without its indexer."
     return {"": [note]}
 
@@ -517,7 +520,8 @@ def _refuse_word_pieces(found: Understood) -> None:
     named = {"--merge-file", "--tokenizer-type", "--tokenizer-model"} & {*found.said}
     if "--vocab-file" in found.said and not named:
         problem = "is given without --merge-file: BERT's and T5's word pieces, of models that are no decoders alone."
-        raise SpecError(f"{WHERE}.--vocab-file", problem)
+        fix = "For GPT-2's BPE add --merge-file, for another tokenizer --tokenizer-type."
+        raise SpecError(f"{WHERE}.--vocab-file", problem, fix)
 
 
 def _unread(names: Sequence[str]) -> str:

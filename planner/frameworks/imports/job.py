@@ -14,7 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from costmodel.errors import SpecError, did_you_mean
+from costmodel.errors import SpecError, did_you_mean, mistakes_of, together
 from costmodel.validation import require_type, shown
 from planner.frameworks.imports import printed
 from planner.frameworks.imports.arguments import (
@@ -42,6 +42,7 @@ from planner.frameworks.imports.published import choose_launch, find_published, 
 from planner.frameworks.imports.refused import refuse_entries, refuse_options
 from planner.frameworks.imports.tools import readers
 from planner.frameworks.imports.tools.keys import Meaning
+from planner.frameworks.megatron.options import WHERE as ARGUMENTS
 from planner.frameworks.megatron.options import options, split_options
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.script import WHERE, Script, follow
@@ -76,7 +77,27 @@ def import_job(
         If it is no such file, lacks a value that planning needs, or is of an unknown model.
     """
     require_type(path, (str, os.PathLike), "path", "the path of a script or a configuration")
-    place, variables = Path(path), dict(given or {})
+    try:
+        return _import_file(Path(path), overrides, given)
+    except SpecError as error:
+        raise together([_add_place(one, Path(path)) for one in mistakes_of(error)]) from None
+
+
+def _add_place(error: SpecError, path: Path) -> SpecError:
+    """Add the file to an error on the script or an option, and the first line that has the option."""
+    kind, _, option = error.where.partition(".")
+    if error.place or kind.partition(",")[0] not in (WHERE, ARGUMENTS):
+        return error
+    text = "" if printed.is_checkpoint(path) else _text_of_log(path)
+    name = re.sub("[-_]", "[-_]", option.removeprefix("--").partition(" ")[0])
+    found = re.search(rf"(?<![\w-])(--)?{name}(?![\w-])", text) if re.fullmatch(r"[\w\[\]-]+", name) else None
+    line = f", line {text.count(chr(10), 0, found.start()) + 1}" if found else ""
+    return SpecError(error.where, error.problem, error.hint, f"{path}{line}")
+
+
+def _import_file(place: Path, overrides: Sequence[str], given: Mapping[str, str] | None) -> Imported:
+    """Import a file by its kind, which its suffix and its content tell."""
+    variables = dict(given or {})
     if printed.is_checkpoint(place):
         return _import_checkpoint(place, overrides, given)
     is_log = LOGS.search(place.name.lower()) is not None

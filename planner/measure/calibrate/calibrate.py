@@ -328,8 +328,16 @@ def constants_of(base: str, known: References) -> tuple[Constant, ...]:
     chain = catalog.calibration_chain(calibration.name)
     found = tuple(around(one, calibration.constants) for one in constants() if one.calibration in chain)
     if not found:
-        raise SpecError("device", f"{base} has no constants that runs could determine.", "Start from another device.")
+        problem = f"is {base}, whose calibration {calibration.name} has no constants that runs could determine."
+        raise SpecError("--device", problem, f"Give one of: {', '.join(_fitted_devices())}.")
     return found
+
+
+def _fitted_devices() -> list[str]:
+    """List the catalog's devices with constants that runs can determine."""
+    fitted = {one.calibration for one in constants()}
+    chains = {name: catalog.calibration_chain(catalog.device(name).calibration.name) for name in catalog.devices()}
+    return [name for name, chain in chains.items() if fitted.intersection(chain)]
 
 
 def stack_fit(
@@ -491,9 +499,9 @@ def require_explained(timed: Sequence[Case], missed: Sequence[Missed], found: Fi
     closest = float(np.expm1(np.median(np.abs(found.residuals))))
     doubts = (*describe_missed(missed, len(timed)), *describe_odd_rows(timed, found.residuals))
     raise Unfit(
-        f"The runs contradict the model: within the physical bounds no calibration comes closer to them than "
-        f"{closest:.0%} in the median. {''.join(f'{one}. ' for one in doubts)}Nothing is fitted. Check units, layouts "
-        f"and other jobs there."
+        f"The runs contradict the model: within the physical bounds the closest calibration is {closest:.0%} off in "
+        f"the median. {''.join(f'{one}. ' for one in doubts)}Nothing is fitted. Check the runs' units and layouts, and "
+        "that no other job shared their devices or network."
     )
 
 
@@ -503,7 +511,8 @@ def describe_missed(missed: Sequence[Missed], num_runs: int) -> Iterator[str]:
         more = f"; {len(missed) - 1} more of {num_runs} runs are outside of theirs" if missed[1:] else ""
         yield (
             f"'{case.run.id}' took {case.run.step_seconds:.4g} s, not {stated.low_seconds:.4g} to "
-            f"{stated.high_seconds:.4g} s ({COVERAGE:.0%} of measured steps, by the errors on {stated.basis}){more}"
+            f"{stated.high_seconds:.4g} s, the interval of {COVERAGE:.0%} of measured steps by the errors on "
+            f"{stated.basis}{more}"
         )
 
 

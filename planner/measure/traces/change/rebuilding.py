@@ -134,7 +134,8 @@ class _Rebuilding:
         if total != self.before.num_layers:
             few = f"of which {total} have their own tasks: the others share theirs, as compiled layers do"
             problem = few if total < self.before.num_layers else f"but the traces have tasks of {total}"
-            raise SpecError("layers", f"is {self.before.num_layers}, {problem}.")
+            hint = "Record the run without compilation" if total < self.before.num_layers else f"Give layers={total}"
+            raise SpecError("layers", f"is {self.before.num_layers}, {problem}.", f"{hint}, or change other settings.")
         first = {stage: sum(counts[other] for other in range(stage)) for stage in counts}
         found: dict[tuple[Direction, int], dict[int, Sequence[int]]] = defaultdict(dict)
         for template in self.templates:

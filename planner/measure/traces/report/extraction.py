@@ -564,7 +564,7 @@ def host_time(trace: Trace, operators: TracedOperators, of: Parts) -> HostTime:
 
 PROFILED = (
     "All times are of steps under the profiler, which slows the host: predicted steps are longer than those without. "
-    "One step measured without it corrects that: planner trace project (docs/guides/traces.md, section 5)."
+    "One step measured without it corrects that: planner trace project (docs/guides/traces.md, section 6)."
 )
 
 MOST_OTHERS = 12

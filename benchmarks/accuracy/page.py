@@ -97,7 +97,7 @@ def newer_lines(rows: Sequence[Prediction]) -> Iterator[str]:
     timed = sorted(
         (one for one in rows if one.time_error is not None), key=lambda one: not one.run.source.startswith("MLPerf")
     )
-    header = ("source", "model", "devices", "rows", FEWEST, MOST, "error", "bias", "inside 80 %")
+    header = ("source", "model", "devices", "rows", FEWEST, MOST, "error", "bias", "inside 80 % interval")
     groups = grouped(timed, lambda one: (one.run.source, one.run.model)).items()
     yield from _table(header, (_newer_cells(source, model, same) for (source, model), same in groups))
 

@@ -258,8 +258,8 @@ class Sites:
         Steps of the inner optimizer from one synchronization of the weights to the next (DiLoCo's H); 1: gradients are
         reduced over all sites in every step.
     sent_bytes
-        Bytes per parameter that are reduced after local steps: 4 for FP32, 0.5 for 4 bits. Every step reduces gradients
-        in the precision's own bytes.
+        Bytes per parameter that are reduced after local steps, and then gathered once more: 4 for FP32, 0.5 for 4 bits.
+        Without local steps gradients and weights have the precision's own bytes.
     streams
         Number of fragments of the weights (Streaming DiLoCo): above 1 they are sent while the next steps compute.
 

@@ -206,7 +206,8 @@ class Precision:
         Bytes read and written per element to cast a linear's input to a lower precision, amax and transposed copy
         included.
     transposed_bytes
-        Bytes of the transposed copy, per element of ``cast_bytes`` and per parameter of ``copy_bytes``; see :meth:`on`.
+        Bytes of the transposed copy, per element of ``cast_bytes`` and per parameter of ``copy_bytes``.
+        Devices whose 8-bit matmuls read every layout (Blackwell) make none.
     cast_kernels, scale_kernels
         Kernels that cast one tensor, and kernels that reorder the scales of one operand for a matmul. Each tensor of a
         grouped matmul has its own.

@@ -42,25 +42,30 @@ class Description:
     gated, mlp_bias, squared_relu
         True if the feed-forward has a gate, if it has biases, and if its non-linearity is the square of ReLU.
     qkv_bias, output_bias, qk_norm, output_gate, window, rotary
-        Switches and window of attention, as in :class:`costmodel.facts.model.Attention`.
+        True if Q, K and V, and if the output projection, have biases; norms of queries and keys. True if a second
+        projection of the queries' size gates the output; tokens of the sliding window (absent: none); rotary positions.
     full_attention_interval
         Every n-th layer has this attention, all others a gated delta net (Qwen3-Next: 4); absent: all layers have it.
     linear_num_key_heads, linear_num_value_heads, linear_key_head_dim, linear_value_head_dim, linear_conv_kernel
-        Sizes of the gated delta net, as in :class:`costmodel.facts.model.LinearAttention`; the first four, or none.
+        Heads of the gated delta net, their widths, and the width of its convolution; the first four, or none.
     tied_embeddings, learned_positions, head_bias
-        Embedding and head, as in :class:`costmodel.facts.model.Model`; learned positions replace rotations.
+        True if the head shares the embedding's weights; entries of a learned position embedding, which replaces
+        rotations (0: none); True if the head has a bias.
     norm, num_norms, parallel_blocks
-        Norms and order of blocks, as in :class:`costmodel.facts.model.Layer`.
+        Kind of norm: ``rms`` (a weight per channel), ``layer`` (weight and bias) or ``none``; norms of a layer over the
+        hidden size. True if attention and feed-forward read the same input (GPT-J).
     q_lora_rank, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim
         Latent attention; all but the first, or none.
     num_experts, top_k, expert_ffn_hidden_size
         Routed experts; all three, or none.
     shared_ffn_hidden_size, shared_gate, router_bias, expert_latent_size
-        Shared experts, router and latent width, as in :class:`costmodel.facts.model.Experts`.
+        Width of all shared experts together (0: none); True if a gate scales them; True if the router's logits have
+        a bias. Width that tokens are projected to before they are sent to experts (LatentMoE; absent: none).
     first_dense_layers, moe_layer_interval
         Leading dense layers; of the following layers every n-th has experts, the last of each n.
     mamba_num_heads, mamba_head_dim, mamba_state_size, mamba_num_groups, mamba_conv_kernel, mamba_chunk_size
-        Sizes of Mamba blocks, as in :class:`costmodel.facts.model.Mamba`; the first four, or none.
+        Mamba-2: heads, their width, width of a channel's state, groups of heads that share B and C; all four, or none.
+        Width of the convolution; tokens of a chunk.
     mtp_layers, mtp_pattern
         Layers of multi-token prediction, each like the last layer; with a ``pattern``, each of these two blocks.
     """

@@ -37,6 +37,7 @@ def all_gather(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Num
 
     over the levels k that the group crosses; :math:`g_k` are its members within one network of level k,
     :math:`g_0 = 1`. Groups are assumed to fill networks. A shard passes n - 1 hops, few of which leave a network.
+    Inside the first network, steps after the first ``STARTED_STEPS`` have a latency of ``HOP_SECONDS`` at most.
 
     Parameters
     ----------
@@ -155,7 +156,7 @@ def all_reduce(cluster: Cluster, *, nbytes: Numbers, ranks: Numbers, stride: Num
     Seconds of an all-reduce, until every rank has the sum.
 
     Derivation: a ring all-reduce is a :func:`reduce_scatter` and an :func:`all_gather`, each of (n - 1) / n of the
-    bytes, with its own latency per step.
+    bytes, with its own latency per step. ``STARTED_STEPS`` and ``HOP_SECONDS`` bound it as there.
 
     References
     ----------

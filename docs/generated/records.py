@@ -25,10 +25,12 @@ DEVICE: Schema = device_entry("h100-80gb-sxm")
 
 INLINE: Mapping[str, tuple[str, Schema]] = {
     "Device": ("A device of your own", DEVICE),
+    "Silicon": ("Its silicon", {}),
     "Network": ("A level of its network", DEVICE["networks"][0]),
     "HostProcessors": ("Its share of the host's processors", DEVICE["host_processors"]),
     "Description": ("A model of your own", {}),
     "Precision": ("A precision of your own", {}),
+    "Sites": ("Several data centres", EXAMPLES["cluster.sites"]),
     "RecoveryLevel": ("A way to recover", {"name": "job", "probability": 1, "seconds": "5min"}),
 }
 """Records that a job may hold: title and examples; those of calibrations and frameworks stand in the schema alone."""
@@ -40,7 +42,9 @@ UNITS = {
     "_seconds": "s",
     "_bytes": "bytes",
     "_gib": "GiB",
-    "_bandwidth": "bytes/s",
+    "bandwidth": "bytes/s",
+    "latency": "s",
+    "window": "tokens",
     "_flops": "FLOP/s",
     "_hours": "h",
     "_watts": "W",
@@ -170,9 +174,12 @@ def _with_unit(pattern: str) -> str:
     if found is None:
         return "text"
     units = found[1].split("|")
-    if len(units) <= FEW_UNITS:
-        return f"also with {', '.join(f'`{unit}`' for unit in units if unit != 'K')}"
-    return f"also like `{next(kind.example for kind in (*KINDS, GIBIBYTES) if set(units) == set(kind.units))}`"
+    kind = next((kind for kind in (*KINDS, GIBIBYTES) if set(units) == set(kind.units)), None)
+    if kind and len(units) > FEW_UNITS:
+        return f"also like `{kind.example}`"
+    thousand = f" ({kind.units['k']:,})" if kind and "k" in units else ""
+    words = ", ".join(f"`{unit}`" for unit in units if unit != "K")
+    return f"also with {words.replace('`k`', f'`k`{thousand}')}"
 
 
 def _unit(name: str) -> str:
@@ -182,7 +189,7 @@ def _unit(name: str) -> str:
 
 def _default(entry: Schema) -> str:
     default = entry.get("default")
-    if default is None or default in ([], {}):
+    if default is None or default in ([], {}, ""):
         return ""
     shown = f"{default:.4g}" if isinstance(default, float) else json.dumps(default).strip('"')
     return f"default `{shown}`"
@@ -196,10 +203,10 @@ def _example(examples: Mapping[str, Any], name: str) -> str:
 
 
 def _rounded(value: Any) -> Any:
-    """Numbers as one writes them: 8.55e+10."""
+    """Numbers as one writes them: 8.55e+10; YAML takes one with an exponent for text if it has no point."""
     if isinstance(value, Mapping):
         return {name: _rounded(inner) for name, inner in value.items()}
-    return _Number(f"{value:.3g}") if isinstance(value, float) else value
+    return _Number(re.sub(r"^(-?\d+)e", r"\1.0e", f"{value:.3g}")) if isinstance(value, float) else value
 
 
 class _Number(str):

@@ -312,8 +312,9 @@ def list_other_tools() -> tuple[Tool, ...]:
         ),
         Tool(
             name="calibrate",
-            description="Fit the constants of a device to own measured runs (a CSV in the server's folder with columns "
-            "id, step_seconds and keys of a job such as cluster.device and strategy.tp); the answer holds a device file for cluster.device.",
+            description="Fit the constants of a device to own measured runs (a CSV in the server's folder with the "
+            "columns id, step_seconds and keys of a job such as cluster.device and strategy.tp); the answer holds a "
+            "device file for cluster.device.",
             arguments=record(
                 {
                     "runs": text("The CSV of measured runs."),

@@ -243,7 +243,7 @@ class SearchSection:
     memory_headroom_gib
         Device memory to leave free, in GiB. Default: enough for a chance of 95 % to fit, by the errors of predicted
         peaks. With unsharded weights also enough for a chance of 95 % that PyTorch's allocator never retries. MoE
-        models get 4 % of the memory more. The default is at least 2 GiB.
+        models leave another 4 % of the memory free. The default is at least 2 GiB.
     target
         Framework that plans are exported to: megatron-lm, megatron-bridge, torchtitan, deepspeed or accelerate. Its
         newest release is the cluster's framework, and every plan can be exported to it. Default: any.
@@ -266,7 +266,7 @@ class SearchSection:
     stages
         Allowed differences between pipeline stages. ``even``: none. ``layers``: the number of layers (Megatron-LM's
         ``--pipeline-model-parallel-layout``). ``free``: also recomputation and offloading of each rank. Default:
-        ``even``, with ``evidence: any`` ``layers``.
+        ``even``, or ``layers`` with ``evidence: any``.
     """
 
     pin: Entries | str = field(default_factory=dict)

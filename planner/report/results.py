@@ -21,6 +21,7 @@ from planner.report.section import (
     gib,
     group_rows,
     mean_count,
+    megawatt_hours,
     money,
     part_label,
     power,
@@ -437,7 +438,7 @@ FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
     "ETTR": ("training_run.ettr", "{:.2%}".format),
     "days": ("training_run.days", "{:,.2f}".format),
     "GPU-hours": ("training_run.gpu_hours", "{:,.0f}".format),
-    "MWh": ("costs.it_energy_mwh", "{:,.1f}".format),
+    "MWh": ("costs.it_energy_mwh", megawatt_hours),
     "cost": ("costs.total_cost", "{:,.0f}".format),
     "cost per trillion tokens": ("costs.total_cost_per_trillion_tokens", "{:,.0f}".format),
 }
@@ -838,7 +839,7 @@ def _row(plan: NumberedPlanRecord, *, has_money: bool) -> tuple[str, ...]:
     cells = [
         str(plan.number),
         f"{costs.device_hours:,.0f}",
-        _cell(costs.it_energy_mwh, ",.1f"),
+        NOTHING if costs.it_energy_mwh is None else megawatt_hours(costs.it_energy_mwh),
         _cell(costs.it_power_megawatts, ",.3f"),
     ]
     if has_money:

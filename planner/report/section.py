@@ -128,6 +128,16 @@ def energy(megawatt_hours: float) -> str:
     return f"{megawatt_hours * 1e3:.3g} kWh"
 
 
+def megawatt_hours(energy: float) -> str:
+    """
+    Write energy under a heading with its unit; below one MWh in two digits.
+
+    >>> megawatt_hours(12325.46), megawatt_hours(0.0213)
+    ('12,325.5', '0.021')
+    """
+    return f"{energy:,.1f}" if energy >= 1 else f"{energy:#.2g}"
+
+
 def power(megawatts: float) -> str:
     """
     Write power in the unit that suits it, in three digits.

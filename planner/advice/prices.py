@@ -160,7 +160,7 @@ def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, str]]]:
         for number, cells in enumerate(filter(None, reader), start=1):
             where = f"{path}, line {reader.line_num}"
             if len(cells) > len(header):
-                raise SpecError(where, f"has {len(cells)} cells, the header {len(header)}.")
+                raise SpecError(where, f"has {len(cells)} cells, the header {len(header)}.", "Quote cells with commas.")
             if number > MAX_ROWS:
                 raise SpecError(where, f"a table has at most {MAX_ROWS:,} rows.")
             yield where, {name: cell.strip() for name, cell in zip(header, cells, strict=False) if cell.strip()}
@@ -170,7 +170,7 @@ def _check_header(header: list[str], path: Path) -> None:
     where = f"{path}, line 1"
     for name in header:
         if header.count(name) > 1:
-            raise SpecError(where, f"has the column {shown(name)} twice.")
+            raise SpecError(where, f"has the column {shown(name)} twice.", "Take one out.")
         if OTHER_TIMES.search(name.lower()):
             hint = f"Write {PRICE}; a month has {HOURS_PER_MONTH} hours, a day 24."
             raise SpecError(where, f"the column {shown(name)} is no price per hour.", hint)
@@ -193,7 +193,7 @@ def _devices(row: Mapping[str, str], where: str) -> tuple[list[str], list[str]]:
         except SpecError as error:
             notes.append(f"{error} Its price is not used.")
     if not found and not notes:
-        raise SpecError(where, "names no device.")
+        raise SpecError(where, "names no device.", "Write a name of 'planner catalog devices'.")
     return found, notes
 
 

@@ -32,6 +32,7 @@ from planner.jobs.document import (
     parse,
     read_document,
     set_entry,
+    similar_files,
     split_assignment,
 )
 
@@ -321,7 +322,7 @@ def _job_files(source: Path) -> Iterator[Path]:
     try:
         if not source.is_dir():
             if not source.exists():
-                raise SpecError(str(source), "no such file or folder.")
+                raise SpecError(str(source), "no such file or folder.", similar_files(source))
             yield source
             return
         found = sorted(path for path in source.iterdir() if path.suffix in ENDINGS and path.is_file())
@@ -382,7 +383,7 @@ def _read_header(path: Path, cells: Sequence[str]) -> tuple[str, ...]:
         raise SpecError(str(path), "is empty.", "Its first row names entries, such as cluster.num_devices.")
     for key in header:
         if header.count(key) > 1:
-            raise SpecError(str(path), f"has the column {shown(key)} twice.")
+            raise SpecError(str(path), f"has the column {shown(key)} twice.", "Take one out.")
         split_assignment(f"{key}=")
     return header
 

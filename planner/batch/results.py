@@ -23,6 +23,7 @@ from costmodel.errors import SpecError, alternatives, optional_library
 from costmodel.validation import shown
 from planner.batch.choices import METRICS
 from planner.batch.job_result import FORMAT_VERSION, KIND, LOST, JobOutcome, JobResult, JobStatus, line_of
+from planner.jobs.document import similar_files
 from planner.report.records import write_csv
 
 MAX_LINE_BYTES = 2**26
@@ -187,7 +188,7 @@ def _errors(path: Path, verb: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise SpecError(str(path), "no such file or folder.") from None
+        raise SpecError(str(path), "no such file or folder.", similar_files(path)) from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise SpecError(shown(str(path)), f"cannot be {verb}: {reason}.") from None

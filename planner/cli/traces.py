@@ -292,7 +292,7 @@ def run_what_if(arguments: argparse.Namespace) -> int:
     files = [word for word in arguments.traces if "=" not in word or os.path.exists(word)]
     own, others = read_changes([word for word in [*arguments.traces, *arguments.assignments] if word not in files])
     if not files:
-        raise SpecError("traces", "there is no file among what was given, only changes.")
+        raise SpecError("traces", "there is no file among what was given, only changes.", "Name the traces first.")
     if arguments.job is None:
         require_job(others)
     speedups = [_faster(text) for text in arguments.faster]

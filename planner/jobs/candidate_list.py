@@ -110,7 +110,7 @@ def _csv_rows(text: str, path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         for number, name in enumerate(header, start=1):
             require_one_of(name, ENTRIES, f"{path}, line 1, column {number}")
             if name in header[: number - 1]:
-                raise SpecError(f"{path}, line 1, column {number}", f"'{name}' is written twice.")
+                raise SpecError(f"{path}, line 1, column {number}", f"'{name}' is written twice.", "Take one out.")
         for cells in reader:
             place = f"line {reader.line_num}"
             if len(cells) > len(header):

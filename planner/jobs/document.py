@@ -239,9 +239,9 @@ def open_csv(path: Path) -> Iterator[Any]:
         with path.open(encoding="utf-8-sig", newline="") as stream:
             yield csv.reader(stream, strict=True)
     except FileNotFoundError:
-        raise SpecError(str(path), "no such file.") from None
+        raise SpecError(str(path), "no such file.", similar_files(path)) from None
     except UnicodeDecodeError as error:
-        raise SpecError(str(path), f"is not text in UTF-8 (byte {error.start}).") from None
+        raise SpecError(str(path), f"is not text in UTF-8 (byte {error.start}).", "Save it as UTF-8.") from None
     except (OSError, csv.Error) as error:
         raise SpecError(str(path), f"cannot be read: {error}.") from None
 

@@ -481,7 +481,7 @@ def _flags(word: Word, text: str, where: str) -> Iterator[tuple[str, bool]]:
             problem = f"expected {known}, got {shown(name)}."
             raise SpecError(f"{where}.{word.text}", problem, _suggest(name, word.decisions))
         if listed.count(name) > 1:
-            raise SpecError(f"{where}.{word.text}", f"names {name} twice.")
+            raise SpecError(f"{where}.{word.text}", f"names {name} twice.", "Keep one.")
     for name, decision in word.decisions.items():
         assert decision in FLAGS, "a word of flags"
         yield decision, name in listed

@@ -398,7 +398,7 @@ def _require_whole(cells: Mapping[str, str]) -> None:
         if (byte := _find_broken_byte(cell)) is not None:
             raise SpecError(column, f"is not UTF-8: it has the byte 0x{byte:02x}.")
     if not cells["id"].strip():
-        raise SpecError("id", "is empty.")
+        raise SpecError("id", "is empty.", "Give each row an id of its own.")
 
 
 def _find_broken_byte(cell: str) -> int | None:
@@ -649,7 +649,7 @@ def references(models: Path | None, folder: Path = Path()) -> References:
     try:
         entries = yaml.load(text, Loader=catalog.LOADER)
     except yaml.YAMLError as error:
-        raise SpecError(str(models), f"is not YAML: {error}.") from None
+        raise SpecError(str(models), f"cannot be read as YAML: {error}.") from None
     if not isinstance(entries, dict):
         problem = f"expected a mapping of names to models, got {shown(entries)}."
         raise SpecError(str(models), problem, "Write a line such as my-model: {base: llama3-8b, num_layers: 40}.")

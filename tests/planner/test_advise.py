@@ -534,7 +534,7 @@ def test_a_list_of_strategies_is_refused(tmp_path):
 
 def test_a_limit_of_devices_is_refused():
     """The sizes say how many there may be."""
-    with pytest.raises(SpecError, match="its size is asked for"):
+    with pytest.raises(SpecError, match=r"is 8, a limit within one cluster.*--sizes 8"):
         advise(a_job() | {"search": {"max_devices": 8}}, choices())
 
 

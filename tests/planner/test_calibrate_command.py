@@ -272,7 +272,8 @@ def test_a_row_far_from_all_others_is_named(tmp_path):
     found = calibrate(runs, references(None), name="own")
 
     missed, odd = found.doubts
-    assert re.match(r"'minutes' took 150 s, not [\d.]+ to [\d.]+ s \(80% of measured steps, by the errors on", missed)
+    stated = r"'minutes' took 150 s, not [\d.]+ to [\d.]+ s, the interval of 80% of measured steps by the errors on"
+    assert re.match(stated, missed)
     assert re.match(r"'minutes' took [\d.]+ times the fit's prediction, outside the spread of the other rows", odd)
     assert all(f"1 doubtful: {doubt}" in calibration_text(found, "own.yaml") for doubt in found.doubts)
 
@@ -299,8 +300,8 @@ def test_runs_are_held_against_the_interval_that_is_stated_of_each(tmp_path):
     with pytest.raises(Unfit) as caught:
         require_explained([tuned], [(tuned, stated)], a_fit(2.0))
     assert (
-        f"100% in the median. 'tuned' took 10 s, not "
-        f"{stated.low_seconds:.4g} to {stated.high_seconds:.4g} s (80% of measured steps, by the errors on"
+        f"100% off in the median. 'tuned' took 10 s, not {stated.low_seconds:.4g} to {stated.high_seconds:.4g} s, "
+        f"the interval of 80% of measured steps by the errors on"
     ) in str(caught.value)
     require_explained(timed, [(tuned, stated)], a_fit(2.0, 2.0))
     assert [one.run.id for one, _ in list_missed(timed, a_fit(3.0, 9.0), a_fit(3.0, 9.0))] == ["tuned", "plain"]
@@ -469,7 +470,7 @@ def test_runs_that_no_device_explains_are_not_fitted(tmp_path, capsys):
     code = command(runs, tmp_path / "mine.yaml")
 
     assert code == 4
-    assert "within the physical bounds no calibration" in capsys.readouterr().err
+    assert "within the physical bounds the closest calibration" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

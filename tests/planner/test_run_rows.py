@@ -248,7 +248,7 @@ def test_the_order_of_columns_is_nobodys_business(tmp_path):
 def test_models_are_a_mapping_of_names(tmp_path):
     """A file of models that is none is told with its path."""
     path = tmp_path / "models.yaml"
-    for text, problem in (("[1, 2]", "must be a mapping"), ("{a: [", "cannot be read as YAML")):
+    for text, problem in (("[1, 2]", "expected a mapping of names to models"), ("{a: [", "cannot be read as YAML")):
         path.write_text(text)
         with pytest.raises(SpecError, match=problem):
             references(path)

@@ -92,7 +92,7 @@ def _number(given: Given, name: str, default: int | None = None) -> int:
     """Return the whole number of an option, or refuse a variable without a value and anything else."""
     words = given.get(name) or ([] if default is None else [str(default)])
     if not words:
-        raise SpecError(f"{WHERE}.{name}", "is required but missing.")
+        raise SpecError(f"{WHERE}.{name}", "is required but missing.", f"Add {name}.")
     refuse_unknown(" ".join(words), f"{WHERE}.{name}")
     if len(words) != 1 or not words[0].lstrip("-").isdecimal():
         raise SpecError(f"{WHERE}.{name}", f"expected a whole number, got {shown(' '.join(words))}.")

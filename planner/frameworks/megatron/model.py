@@ -379,7 +379,7 @@ def read_model(arguments: Mapping[str, Any]) -> tuple[str | dict[str, Any], tupl
             raise SpecError(f"{WHERE}.{name}", f"{what}, which is not imported.", BY_HAND)
     for name in REQUIRED:
         if name not in arguments:
-            raise SpecError(f"{WHERE}.{name}", "is required but missing.")
+            raise SpecError(f"{WHERE}.{name}", "is required but missing.", f"Add {name}.")
     entry = {
         **_sizes(arguments),
         **_attention(arguments),

@@ -350,7 +350,9 @@ def read_strategy(arguments: Arguments, facts: Facts) -> tuple[Strategy, tuple[s
     for name in ("tp", "cp", "pp", "mbs"):
         known[name] = STRATEGY[name].value(arguments, known, notes)
     if "--micro-batch-size" not in arguments:
-        raise SpecError(f"{WHERE}.--micro-batch-size", "is required but missing.")
+        raise SpecError(
+            f"{WHERE}.--micro-batch-size", "is required but missing.", "Add it, such as --micro-batch-size 1."
+        )
     _refuse_below_one(known, "tp", "cp", "pp", "mbs")
     ranks, devices = known["tp"] * known["cp"] * known["pp"], facts.cluster.num_devices
     if devices % ranks:

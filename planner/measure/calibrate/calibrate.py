@@ -329,11 +329,11 @@ def constants_of(base: str, known: References) -> tuple[Constant, ...]:
     found = tuple(around(one, calibration.constants) for one in constants() if one.calibration in chain)
     if not found:
         problem = f"is {base}, whose calibration {calibration.name} has no constants that runs could determine."
-        raise SpecError("--device", problem, f"Give one of: {', '.join(_fitted_devices())}.")
+        raise SpecError("--device", problem, f"Give one of: {', '.join(_list_fitted_devices())}.")
     return found
 
 
-def _fitted_devices() -> list[str]:
+def _list_fitted_devices() -> list[str]:
     """List the catalog's devices with constants that runs can determine."""
     fitted = {one.calibration for one in constants()}
     chains = {name: catalog.calibration_chain(catalog.device(name).calibration.name) for name in catalog.devices()}

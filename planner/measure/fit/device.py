@@ -141,7 +141,7 @@ def fit_device(
         samples are faster than a stated peak allows.
     """
     if not samples:
-        raise SpecError("samples", "there are none.")
+        raise SpecError("samples", "there are none.", "Give a table of 'planner sample'.")
     _require_matmuls(samples)
     machine, stated = samples[0].machine, {**(facts or {})}
     base = _base(stated.pop("base", None))

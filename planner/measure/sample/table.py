@@ -17,6 +17,7 @@ from typing import Any
 
 from costmodel.errors import SpecError, alternatives, did_you_mean, optional_library
 from costmodel.validation import shown
+from planner.jobs.document import similar_files
 from planner.measure.sample.bench import least_flops, moved_bytes
 from planner.measure.sample.samples import (
     COLLECTIVES,
@@ -200,7 +201,7 @@ def _rows(path: Path) -> tuple[list[dict[str, str]], int, str]:
         end = data.rfind(b"\n") + 1
         rows = list(csv.reader(io.StringIO(data[:end].decode("utf-8-sig"), newline="")))
     except FileNotFoundError:
-        raise SpecError(str(path), "no such file or folder.") from None
+        raise SpecError(str(path), "no such file or folder.", similar_files(path)) from None
     except (OSError, ValueError, csv.Error) as error:
         raise SpecError(str(path), f"cannot be read: {getattr(error, 'strerror', None) or error}.") from None
     if not rows:

@@ -222,7 +222,7 @@ def read_recordings(paths: Sequence[str | Path]) -> tuple[Trace, ...]:
     several = [os.path.realpath(path) for path in paths]
     for place, path in enumerate(several):
         if path in several[:place]:
-            raise SpecError(str(paths[place]), "is named twice.")
+            raise SpecError(str(paths[place]), "is named twice.", "Name each file once.")
     traces = _read(paths, None)
     runs = runs_of([_add_known_rank(trace) or trace for trace in traces])
     return _one_run(traces) if len(runs) == 1 else tuple(trace for run in runs for trace in _one_run(run))

@@ -252,8 +252,8 @@ def test_models_are_a_mapping_of_names(tmp_path):
         path.write_text(text)
         with pytest.raises(SpecError, match=problem):
             references(path)
-    with pytest.raises(SpecError, match="No such file"):
-        references(tmp_path / "none.yaml")
+    with pytest.raises(SpecError, match=r"no such file. Did you mean '.*models.yaml'"):
+        references(tmp_path / "model.yaml")
 
 
 def test_a_file_of_rows_has_the_columns_of_todays_table(tmp_path):

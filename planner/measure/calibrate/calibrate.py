@@ -329,15 +329,8 @@ def constants_of(base: str, known: References) -> tuple[Constant, ...]:
     found = tuple(around(one, calibration.constants) for one in constants() if one.calibration in chain)
     if not found:
         problem = f"is {base}, whose calibration {calibration.name} has no constants that runs could determine."
-        raise SpecError("--device", problem, f"Give one of: {', '.join(_list_fitted_devices())}.")
+        raise SpecError("--device", problem, "Give a device of a maker, such as h100-80gb-sxm.")
     return found
-
-
-def _list_fitted_devices() -> list[str]:
-    """List the catalog's devices with constants that runs can determine."""
-    fitted = {one.calibration for one in constants()}
-    chains = {name: catalog.calibration_chain(catalog.device(name).calibration.name) for name in catalog.devices()}
-    return [name for name, chain in chains.items() if fitted.intersection(chain)]
 
 
 def stack_fit(

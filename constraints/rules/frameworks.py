@@ -57,11 +57,11 @@ def recomputable_modules(model: Model) -> tuple[str, ...]:
 
 
 def recomputation_of(model: Model, cluster: Cluster) -> str:
-    """Return a sentence with the modules that may be recomputed, and Megatron-LM's selective recomputation."""
+    """Return a sentence with the modules that may be recomputed: Megatron-LM's, and those of the release."""
     own = cluster.framework.features.get("recompute", ()) if cluster.framework else ()
     named = dict.fromkeys((*recomputable_modules(model), *(name for name in own if name in MODULES)))
     modules = ", ".join(MEGATRON_MODULES.get(name, name) for name in named)
-    return f"Write recompute=core_attn, Megatron-LM's selective, or modules of {model.name} joined by +: {modules}."
+    return f"Write recompute=core_attn, or modules of {model.name} joined by +: {modules}."
 
 
 def pipelines_run_1f1b_or_what_the_release_has(cluster: Cluster, *, schedule: Ints) -> Holds:
@@ -338,7 +338,7 @@ def pipelines_keep_gradients_whole(cluster: Cluster, *, pp: Ints, sharding: Ints
 
 def recomputed_modules_have_names(model: Model, cluster: Cluster, *, recompute: Ints) -> Holds:
     """
-    Recomputation is none, full, or of modules that Megatron-LM or the framework's release names and the model has.
+    Recomputation is none, full, or of the model's modules that Megatron-LM (selective: core_attn) or the release names.
 
     References
     ----------

@@ -139,7 +139,7 @@ def interval_document(errors: Sequence[LeftOutError]) -> str:
 
 
 def _by_architecture(errors: Sequence[LeftOutError], fact: Callable[[Case], Any]) -> dict[str, list[Any]]:
-    """Group the distinct measured values by architecture of the device."""
+    """Return the distinct values of a fact of the rows, by architecture of the device."""
     cases = grouped((one.case for one in errors), lambda case: case.facts.cluster.device.architecture)
     return {architecture: sorted({fact(case) for case in same}) for architecture, same in sorted(cases.items())}
 

@@ -156,7 +156,7 @@ class Machine:
         self.events: list[Event] = []
         self.ready: deque[Thread | _Stream] = deque(self.threads)
         self.blocked: dict[Event | tuple[int, int], list[Thread | _Stream]] = defaultdict(list)
-        """Threads that go on when an event has ended, or when a thread of a rank got a signal."""
+        """Threads and streams that go on when an event has ended, or when a thread of a rank got a signal."""
 
     def run(self) -> list[Event]:
         """

@@ -272,7 +272,7 @@ class SearchSection:
     pin: Entries | str = field(default_factory=dict)
     allow: Entries = field(default_factory=dict)
     forbid: Annotated[tuple[dict[str, Any], ...], Field(max_length=1000)] = ()
-    limits: Annotated[tuple[str, ...], Field(max_length=1000)] = ()
+    limits: Annotated[tuple[Annotated[str, Called("a bound such as 'tp <= 4'")], ...], Field(max_length=1000)] = ()
     candidates: Annotated[str, Called("the path of a CSV or YAML file")] | None = None
     max_devices: Number | None = None
     idle_devices: Flag = True

@@ -436,7 +436,7 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path):
 
     for path, message in {
         tmp_path / "missing.json": "no such file",
-        tmp_path: "is a folder. Write",
+        tmp_path: "is a folder, expected a file. Give the file config.json",
         tmp_path / "pipe": "is not a regular file",
         "a\0b": "cannot be read|no such file",
         "x" * 5000: "cannot be read|no such file",

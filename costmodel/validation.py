@@ -265,11 +265,10 @@ def _problem(annotation: Any, value: object) -> tuple[str, str]:
     error = _errors(annotation, value)[0]
     kind, context = error["type"], error.get("ctx", {})
     hint = _literal_hint(annotation, value) if kind == "literal_error" else _record_hint(annotation)
-    units = [one for one in getattr(annotation, "__metadata__", ()) if hasattr(one, "example_text")]
     if expected := _expectation(annotation, error):
         return f"expected {expected}, got {shown(value)}.", hint
     if kind in LIMITS:
-        if units and context.get("ge", 0) > 0:
+        if (units := _kinds(annotation)) and context.get("ge", 0) > 0:
             hint = f"A number without a unit is in {units[0].name}. Write one with it, such as {units[0].example}."
         return f"must be {LIMITS[kind].format(**context)}, got {shown(value)}.", hint
     if kind in LENGTHS:
@@ -283,8 +282,13 @@ def _expectation(annotation: Any, error: Any) -> str | None:
     if error["type"] == "literal_error":
         return str(error["ctx"]["expected"])
     expected = EXPECTED.get(error["type"])
-    meant = [one.example_text for one in getattr(annotation, "__metadata__", ()) if hasattr(one, "example_text")]
-    return meant[0] if meant and expected in ("a number", "text") else expected
+    kinds = _kinds(annotation)
+    return kinds[0].example_text if kinds and expected in ("a number", "text") else expected
+
+
+def _kinds(annotation: Any) -> list[Any]:
+    """Return the kinds of numbers and names (:class:`costmodel.quantities.Kind`) among an annotation's metadata."""
+    return [one for one in getattr(annotation, "__metadata__", ()) if hasattr(one, "example_text")]
 
 
 def _record_hint(annotation: Any) -> str:

@@ -222,12 +222,12 @@ def _behaviour(behaviour: Behaviour, settings: Settings, model: Model | None) ->
     if settings.optimizer_group is not None:
         optimizer["sharding_ranks"] = None if settings.optimizer_group == "all" else settings.optimizer_group
     if settings.optimizer in MUON:
-        gradient_sync = behaviour.optimizer.muon_gradient_sync
-        optimizer.update(is_muon=True, gradient_sync=gradient_sync)
-        if gradient_sync == "all_reduce":  # no distributed optimizer, which would gather weights behind computation
+        optimizer.update(is_muon=True, gradient_sync=behaviour.optimizer.muon_gradient_sync)
+        if (
+            optimizer["gradient_sync"] == "all_reduce"
+        ):  # no optimizer is distributed, which gathers weights as it computes
             optimizer["weight_sync_overlaps"] = False
-        own = {name: getattr(settings, name) for name in OF_MUON}
-        optimizer.update({name: value for name, value in own.items() if value is not None})
+        optimizer.update({name: value for name in OF_MUON if (value := getattr(settings, name)) is not None})
     if settings.shared_expert_overlap is not None:
         communication["shared_expert_overlap"] = settings.shared_expert_overlap
     if settings.cp_comm_type is not None:
@@ -248,8 +248,7 @@ def _behaviour(behaviour: Behaviour, settings: Settings, model: Model | None) ->
         memory["fragmentation"] = behaviour.memory.expandable_fragmentation
     if settings.offloaded_layers is not None and model is not None:
         memory["offloaded_fraction"] = min(settings.offloaded_layers / model.num_layers, 1.0)
-    own = {name: getattr(settings, name) for name in OF_OFFLOAD}
-    offload.update({name: value for name, value in own.items() if value is not None})
+    offload.update({name: value for name in OF_OFFLOAD if (value := getattr(settings, name)) is not None})
     if settings.composition == "parts":
         memory.update(PARTS_DROPOUT)
         host["blocking_collectives"] = True

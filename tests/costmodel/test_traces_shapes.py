@@ -8,9 +8,14 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from costmodel.catalog import family_models, model, model_names
 from costmodel.errors import SpecError
+from costmodel.facts.model import Model
 from costmodel.facts.workload import Workload
+from costmodel.lowering import layer_operators
+from costmodel.models.huggingface import model_from_config
 from costmodel.timing.sampled_source import LearnedTimes
+from costmodel.timing.work import MatmulSize
 from planner.measure.traces.building import execution_graph
 from planner.measure.traces.events import Category, Integers, Operands
 from planner.measure.traces.graph import ExecutionGraph
@@ -26,7 +31,7 @@ from planner.measure.traces.retiming import (
     sizes_of,
     work,
 )
-from tests.builders import a_latent_model, a_model, a_moe_model
+from tests.builders import a_latent_model, a_model, a_moe_model, a_shape
 from tests.builders_cluster import a_strategy
 from tests.builders_operators import AUTOGRAD, GPU, NODE, Recording, a_message, one_step
 from tests.cases import in_one_case
@@ -120,10 +125,50 @@ class TestSizes:
         assert min(other.widths.values()) >= 1
         assert one.widths.keys() == other.widths.keys()
 
+    @in_one_case(
+        ("name", "doubted"),
+        [
+            ("falcon-rw-1b", set()),  # a square output projection, whose hidden side is not split
+            ("nemotron-h-8b", set()),  # Mamba-2
+            ("falcon-mamba-7b", set()),
+            ("lfm2-1.2b", set()),
+            ("olmo-hybrid-7b", set()),  # linear attention
+            ("mimo-v2-flash", set()),  # values of another width than keys
+            ("qwen3.5-35b-a3b", {"shared_up", "shared_down"}),  # gated attention; shared experts as wide as the others
+            ("kimi-linear-48b-a3b", {"shared_up", "shared_down"}),  # decays and gates of a low rank
+            # compressed attention: outputs in groups, and an indexer that every rank has
+            ("deepseek-v4-flash", {"shared_up", "shared_down", "output_groups", "index_query", "index_weights"}),
+        ],
+    )
+    def test_matmuls_of_half_a_layer_are_those_of_the_cost_model(
+        self, name: str, doubted: set[str], workload: Workload
+    ) -> None:
+        """On two ranks of tp; what is mistaken is doubted."""
+        one = model(name) if name in model_names() else model_from_config(family_models()[name], name=name, source="")
+        explain = build_explainer(*(sizes_of(one, workload, a_strategy(tp=tp, mbs=1)) for tp in (1, 2)))
+        whole, half = (matmuls(one, workload.sequence_length, tp) for tp in (1, 2))
+
+        found = {key: explain(tuple(map(int, sizes)), "matmul") for key, sizes in whole.items()}
+
+        wrong = {key for key, each in found.items() if np.prod(each.after) != pytest.approx(np.prod(half[key]))}
+        assert not any(found[key].is_sure for key in wrong)
+        assert {operator for _, operator in wrong} == doubted
+
     @pytest.fixture
     def workload(self) -> Workload:
         """Sequences of 16 tokens."""
         return cast("Workload", type("Made", (), {"sequence_length": 16})())
+
+
+def matmuls(one: Model, sequence_length: int, tp: int) -> dict[tuple[int, str], tuple[float, float, float]]:
+    """Rows, columns and inner size of each matmul that the cost model counts, by kind of layer and name."""
+    shape = a_shape(hidden_size=one.hidden_size, sequence_length=sequence_length, mbs=1, tp=tp)
+    return {
+        (place, operator.name): (float(size.m), float(size.n), float(size.k))
+        for place, kind in enumerate(one.kinds)
+        for operator in layer_operators(kind, shape)
+        if isinstance(size := operator.size, MatmulSize)
+    }
 
 
 class TestExplanations:

@@ -29,11 +29,11 @@ def made(**layout: object) -> Made:
     return make(Recipe(**({"duration": DURATIONS} | entries | layout)))
 
 
-def changed(one: Made, to: change.Layout) -> ExecutionGraph:
+def changed(one: Made, to: change.Layout, **messages: Message) -> ExecutionGraph:
     """The graph of traces in another layout."""
     graph = execution_graph(one.traces)
     found = [parts(trace) for trace in one.traces]
-    return change.rebuild_graph(graph, found, layout_of(one), to, network=DURATIONS.nanoseconds)
+    return change.rebuild_graph(graph, found, layout_of(one), to, network=DURATIONS.nanoseconds, **messages)
 
 
 class TestLayouts:
@@ -62,6 +62,23 @@ class TestLayouts:
         found = replay(changed(made(**before), layout_of(wanted)))
 
         assert found.iteration == take_recorded_times(execution_graph(wanted.traces)).iteration
+
+    @pytest.mark.sampled(1)
+    @pytest.mark.parametrize("after", [{"pp": 2, "overlap_p2p": False}, {"dp": 2}], ids=str)
+    def test_messages_of_which_none_was_recorded(self, after):
+        """One rank shows neither transfers nor reductions: they take as long as the network says, and others wait."""
+        one, wanted = made(), made(**after)
+        messages = {
+            name: Message(operation=operation, elements_in=elements, elements_out=elements)
+            for name, operation, elements in (
+                ("activations", "send", 1024 * 2048),
+                ("layer_gradients", "all_reduce", 12 * 1024**2),
+            )
+        }
+
+        found = changed(one, layout_of(wanted), **messages)
+
+        assert replay(found).iteration == take_recorded_times(execution_graph(wanted.traces)).iteration
 
     def test_twice_the_layers_take_as_much_longer_as_those_between(self):
         """Six layers between become fourteen: each task of theirs more than twice, none of the ends."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cache, partial
 from itertools import combinations, product
@@ -57,7 +57,7 @@ class Sizes:
     sequence_parallel
         True where norms and residuals are split over the tensor-parallel ranks.
     top_k
-        Experts per token; 1 for a dense model.
+        Experts of a rank per token, as balanced as they can be; 1 for a dense model.
     num_parameters
         Parameters of a rank, the mean over pipeline ranks.
     widths, whole
@@ -70,7 +70,7 @@ class Sizes:
     tp: int
     cp: int
     sequence_parallel: bool
-    top_k: int
+    top_k: float
     num_parameters: float
     widths: Mapping[str, int]
     whole: Mapping[str, int] = field(default_factory=dict)
@@ -97,7 +97,7 @@ def sizes_of(model: Model, workload: Workload, strategy: Strategy) -> Sizes:
         tp=strategy.tp,
         cp=strategy.cp,
         sequence_parallel=strategy.sequence_parallel,
-        top_k=max((block.top_k for block in experts), default=1),
+        top_k=max((block.top_k * strategy.etp / strategy.tp for block in experts), default=1),
         num_parameters=parameters(model) / (strategy.tp * strategy.pp),
         widths=_widths(model, strategy.tp, strategy.etp, strategy.ep, padded_for=strategy.tp),
         whole=_widths(model, 1, 1, 1, padded_for=strategy.tp),
@@ -109,7 +109,7 @@ def _widths(model: Model, tp: int, etp: int, ep: int, *, padded_for: int) -> dic
     found = {"hidden size": model.hidden_size}
     for place, kind in enumerate(model.kinds):
         for block in kind.blocks:
-            own = _block_sizes(block, etp if isinstance(block, Experts) else tp)
+            own = _block_sizes(block, tp, etp)
             if isinstance(block, Experts):
                 own["experts"] = max(1, block.num_experts // ep)
             found |= {f"{name} of layers of kind {place}": value for name, value in own.items()}
@@ -121,25 +121,31 @@ def _ceiling(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
-def _block_sizes(block: Mixer | Mlp | Experts, split: int) -> dict[str, int]:
-    return _feed_forward_sizes(block, split) if isinstance(block, Mlp | Experts) else _mixer_sizes(block, split)
+def _block_sizes(block: Mixer | Mlp | Experts, tp: int, etp: int) -> dict[str, int]:
+    own = _feed_forward_sizes(block, tp, etp) if isinstance(block, Mlp | Experts) else _mixer_sizes(block, tp)
+    indexer = getattr(block, "indexer", None)
+    if indexer is not None:  # each rank has all of it
+        heads, width = indexer.num_heads, indexer.head_dim
+        own |= {"head of an index": width, "index heads": heads, "index queries": heads * width}
+    return {name: value for name, value in own.items() if value}
 
 
-def _feed_forward_sizes(block: Mlp | Experts, split: int) -> dict[str, int]:
+def _feed_forward_sizes(block: Mlp | Experts, tp: int, etp: int) -> dict[str, int]:
     doubled = 2 if block.gated else 1
-    width = block.ffn_hidden_size // split
+    width = block.ffn_hidden_size // (etp if isinstance(block, Experts) else tp)
     found = {"feed-forward": width, "up": doubled * width}
     if isinstance(block, Experts):
-        shared = block.shared_ffn_hidden_size // split
+        shared = block.shared_ffn_hidden_size // tp
         found |= {"shared feed-forward": shared, "shared up": doubled * shared, "latent": block.latent_size or 0}
-    return {name: value for name, value in found.items() if value}
+    return found
 
 
 def _mixer_sizes(block: Mixer, split: int) -> dict[str, int]:
     if isinstance(block, Attention):
         return _attention_sizes(block, split)
     if isinstance(block, SelectiveScan | ShortConvolution):
-        return {"channels": block.channels // split}
+        channels = block.channels // split
+        return {"channels": channels, "input projection": channels * (2 if isinstance(block, SelectiveScan) else 3)}
     heads = _split(block.num_value_heads if isinstance(block, LinearAttention) else block.num_heads, split)
     if isinstance(block, LatentAttention):
         keys = block.qk_nope_head_dim + block.qk_rope_head_dim
@@ -163,6 +169,8 @@ def _mixer_sizes(block: Mixer, split: int) -> dict[str, int]:
             "query latent": block.q_lora_rank,
             "queries": heads * block.head_dim,
             "latent and key": block.q_lora_rank + block.head_dim,
+            "output latent": block.output_rank,
+            "output latents": _split(block.num_groups, split) * block.output_rank,
         }
     if isinstance(block, LinearAttention):
         key_heads = _split(block.num_key_heads, split)
@@ -175,6 +183,10 @@ def _mixer_sizes(block: Mixer, split: int) -> dict[str, int]:
             "keys": widths[0],
             "values": widths[1],
             "queries, keys and values": 2 * widths[0] + widths[1],
+            "queries, keys, values and gate": 2 * sum(widths),
+            "decay and step heads": 2 * heads,
+            "decay latent": block.decay_rank,
+            "gate latent": block.gate_rank,
         }
     inner, groups = heads * block.head_dim, 2 * _split(block.num_groups, split) * block.state_size
     return {
@@ -189,6 +201,7 @@ def _mixer_sizes(block: Mixer, split: int) -> dict[str, int]:
 
 def _attention_sizes(block: Attention, split: int) -> dict[str, int]:
     heads, kv_heads, width = _split(block.num_heads, split), _split(block.num_kv_heads, split), block.head_dim
+    values = block.value_width
     counts = {
         "query": heads,
         "key": kv_heads,
@@ -202,6 +215,12 @@ def _attention_sizes(block: Attention, split: int) -> dict[str, int]:
         **{f"{name} heads": number for name, number in counts.items()},
         "head": width,
         "half of a head": width // 2,
+        "head of a value": values,
+        "values": kv_heads * values,
+        "keys and values": kv_heads * (width + values),
+        "queries, keys and values": heads * width + kv_heads * (width + values),
+        "queries, gate, keys and values": block.output_gate * (2 * heads * width + kv_heads * (width + values)),
+        "outputs": heads * values,
     }
 
 
@@ -292,11 +311,14 @@ class Quantity(NamedTuple):
         Its value in the other job.
     microbatches, sequences
         Number of times that the micro-batch and the sequence are factors of it.
+    is_hidden
+        True if it is the hidden size.
     """
 
     after: float
     microbatches: int
     sequences: int
+    is_hidden: bool = False
 
 
 class Explained(NamedTuple):
@@ -351,16 +373,17 @@ def _explain(known: Mapping[int, tuple[Quantity, ...]], sizes: tuple[int, ...], 
     if prod(map(len, readings)) > MOST_READINGS:
         readings = [found[:2] for found in readings]
     every = list(product(*readings))[:MOST_READINGS]
-    costs = [_cost(one, expected) for one in every]
+    costs = [_cost(one, sizes, expected) for one in every]
     likely = [one for one, cost in zip(every, costs, strict=True) if cost == min(costs)]
     elements = {round(prod(quantity.after for quantity in one), 6) for one in likely}
     return Explained(tuple(quantity.after for quantity in likely[0]), len(elements) == 1, unknown)
 
 
-def _cost(reading: Iterable[Quantity], expected: Expected) -> float:
-    quantities = tuple(reading)
-    factors = sum(one.microbatches for one in quantities), sum(one.sequences for one in quantities)
-    return COSTS[expected].get(factors, UNLIKELY)
+def _cost(reading: Sequence[Quantity], sizes: tuple[int, ...], expected: Expected) -> tuple[float, bool]:
+    """Return the cost by factors, then by sides: a square linear is between the hidden size and another one."""
+    factors = sum(one.microbatches for one in reading), sum(one.sequences for one in reading)
+    is_square = expected == "matmul" and len(set(sizes)) < len(sizes)
+    return COSTS[expected].get(factors, UNLIKELY), is_square and sum(one.is_hidden for one in reading) != 1
 
 
 def _quantities(before: Sizes, after: Sizes) -> dict[int, tuple[Quantity, ...]]:
@@ -373,32 +396,32 @@ def _quantities(before: Sizes, after: Sizes) -> dict[int, tuple[Quantity, ...]]:
         if names:
             raise SpecError("model", f"has other parts than the recorded model: only one has {min(names)!r}.")
     found: dict[int, dict[Quantity, None]] = {}
-    for (value, microbatches, sequences), (other, _, _) in zip(
+    for (value, microbatches, sequences, is_hidden), (other, *_) in zip(
         _sizes_of_rank(before), _sizes_of_rank(after), strict=True
     ):
         if value == int(value) and (value > 1 or microbatches):
-            found.setdefault(int(value), {})[Quantity(other, microbatches, sequences)] = None
+            found.setdefault(int(value), {})[Quantity(other, microbatches, sequences, is_hidden)] = None
     for name, width in before.whole.items():
         if width > 1 and width not in before.widths.values():
             found.setdefault(width, {})[Quantity(after.whole[name], 0, 0)] = None
     return {value: tuple(quantities) for value, quantities in found.items()}
 
 
-def _sizes_of_rank(sizes: Sizes) -> Iterator[tuple[float, int, int]]:
-    """Yield the sizes of a rank, with the powers of micro-batch and sequence in each; equally many for every job."""
+def _sizes_of_rank(sizes: Sizes) -> Iterator[tuple[float, int, int, bool]]:
+    """Yield a rank's sizes, the powers of micro-batch and sequence in each, and True for the hidden size."""
     microbatch, length, own = sizes.microbatch_size, sizes.sequence_length, sizes.sequence_length / sizes.cp
     split = sizes.tp if sizes.sequence_parallel else 1
     for tokens in (own, own / split, length):
-        yield microbatch * tokens, 1, 1
-    yield sizes.tokens * sizes.top_k, 1, 1
+        yield microbatch * tokens, 1, 1, False
+    yield sizes.tokens * sizes.top_k, 1, 1, False
     for tokens in (own, own / split, length):
-        yield tokens, 0, 1
-    yield microbatch, 1, 0
-    for width in sizes.widths.values():
-        yield width, 0, 0
+        yield tokens, 0, 1, False
+    yield microbatch, 1, 0, False
+    for name, width in sizes.widths.items():
+        yield width, 0, 0, name == HIDDEN
     for name, width in sizes.widths.items():
         if "heads" in name:
-            yield microbatch * width, 1, 0
+            yield microbatch * width, 1, 0, False
 
 
 # --- work of an operator -------------------------------------------------------------------------------------

@@ -410,9 +410,10 @@ def _rebuild(
         except SpecError as error:
             raise SpecError(error.where, error.problem, " ".join(filter(None, (error.hint, FOUND)))) from None
     new = jobs[1].plan
-    layer = layer_parameters(new.facts.model) / new.strategy.tp
+    gradients = layer_parameters(new.facts.model) / new.strategy.tp * new.facts.workload.precision.gradient_bytes
     share = [_rank_parameters(new.facts.model, each) for each in layouts]  # other widths were retimed before
-    message = Message(operation="all_reduce", elements_in=round(layer), elements_out=round(layer), dtype="fp32")
+    elements = round(gradients / USUAL_BYTES)
+    message = Message(operation="all_reduce", elements_in=elements, elements_out=elements)
     return rebuild_graph(
         graph,
         found,

@@ -126,6 +126,8 @@ def _fact(config: Config, name: str, default: float | None, *, at_most: float = 
     keys = [key for key in SPELLINGS[name] if key in config.mapping]
     values = [_number(config, key, at_most=at_most) for key in keys]
     said = [(key, value) for key, value in zip(keys, values, strict=True) if value is not None]
+    if said and not said[0][1] and name in ("base", "windowed_base"):
+        raise config.error(said[0][0], "must be above 0, got 0.")
     for key, value in said[1:]:
         if value != said[0][1]:
             problem = f"is {value:g}, but '{said[0][0]}' is {said[0][1]:g}, and they mean the same."
@@ -208,8 +210,6 @@ def _window_rotary(config: Config, default: Numerics, full: Rotary) -> Rotary:
     if default.windowed_rotary and default.rotary and usual == default.rotary.base:
         usual = full.base  # one base for both kinds, of which a scaling changes the other
     base = _fact(config, "windowed_base", usual)
-    if base == 0:
-        raise config.error(NAMES["windowed_base"], "must be above 0, got 0.")
     return full if base is None else Rotary(base=base, fraction=full.fraction)
 
 
@@ -232,8 +232,6 @@ def _rotary(config: Config, own: Config | None, default: Rotary, width: int | No
     base = next((found for one in holds if (found := _fact(one, "base", None)) is not None), None)
     says = any(key in one.mapping for one in holds for key in SPELLINGS["base"])
     base = base if says else default.base
-    if base == 0:
-        raise holds[0].error(NAMES["base"], "must be above 0, got 0.")
     fraction = _fraction(config, own, default, width)
     if own is None:
         return replace(default, base=base, fraction=fraction)

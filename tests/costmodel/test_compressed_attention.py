@@ -127,6 +127,16 @@ def test_layers_of_deepseek_v4_flash():
     assert [layer.attention.ratio for layer in named.layers] == [0, 4]
 
 
+def test_a_compression_that_is_not_listed_is_that_of_its_class():
+    """Two layers of HCA, then HCA and CSA in turn; ``compress_rates`` says their tokens, an eighth of 512 is rotated."""
+    rates = {"compressed_sparse_attention": 8, "heavily_compressed_attention": 64}
+    gone = {"compress_ratios": None, "qk_rope_head_dim": None}
+    attention = [layer.attention for layer in of_family("deepseek-v4-flash", **gone, compress_rates=rates).layers[:6]]
+
+    assert [one.ratio for one in attention] == [64, 64, 64, 8, 64, 8]
+    assert {one.rotary_dim for one in attention} == {64}
+
+
 def test_scores_of_a_million_tokens_grow_slower_than_their_square():
     """
     HCA reads s / 256 entries on average, CSA scores s / 8 of them by 64 heads of 128: at 2^20 tokens.

@@ -136,10 +136,15 @@ def test_lfm2_rounds_its_feed_forward_up():
     """Two thirds of 12,288 are 8,192; times 1.1 is 9,011, of which the next multiple of 256 is 9,216."""
     widths = [
         of_family("lfm2-1.2b", **changes).layers[0].feed_forward.ffn_hidden_size
-        for changes in ({}, {"block_ffn_dim_multiplier": 1.1}, {"block_auto_adjust_ff_dim": False})
+        for changes in (
+            {},
+            {"block_ffn_dim_multiplier": 1.1},
+            {"block_ffn_dim_multiplier": None},
+            {"block_auto_adjust_ff_dim": False},
+        )
     ]
 
-    assert widths == [8192, 9216, 12288]
+    assert widths == [8192, 9216, 8192, 12288]
 
 
 def test_a_jamba_of_one_expert_is_dense():

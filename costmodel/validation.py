@@ -10,7 +10,7 @@ from itertools import islice
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from costmodel.errors import MOST_MISTAKES, NumberError, SpecError, did_you_mean, together
 from costmodel.record import adapter_of
@@ -208,11 +208,7 @@ def _fits(annotation: Any, value: object) -> bool:
 
 def _errors(annotation: Any, value: object) -> list[Any]:
     try:
-        adapter = adapter_of(annotation)
-    except TypeError:  # Metadata that Python cannot hash.
-        adapter = TypeAdapter(annotation)
-    try:
-        adapter.validate_python(value)
+        adapter_of(annotation).validate_python(value)
     except ValidationError as error:
         return error.errors(include_url=False)
     return []

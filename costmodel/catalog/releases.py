@@ -434,10 +434,11 @@ def default_framework(device: Device) -> str:
     """
     if device.framework is not None:
         return device.framework
-    fitting = [name for name in frameworks() if entry("frameworks", name).get("is_default")]
-    fitting = [name for name in fitting if _covers(_architectures(name), device.architecture)]
+    running = [name for name in frameworks() if _covers(_architectures(name), device.architecture)]
+    fitting = [name for name in running if entry("frameworks", name).get("is_default")]
     if not fitting:
-        raise SpecError("cluster.framework", f"is required: no default runs on {device.name}.")
+        allowed = f"Write one that does: {', '.join(running)}." if running else ""
+        raise SpecError("cluster.framework", f"is required: no default runs on {device.name}.", allowed)
     return max(fitting, key=_month_of)
 
 

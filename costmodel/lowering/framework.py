@@ -436,8 +436,8 @@ def balance_stages(weights: Sequence[int], num_stages: int) -> tuple[int, ...]:
     DeepSpeed since 0.12 at the latest, ``runtime/utils.py``, ``partition_balanced``: of equal cuts the last one. Before
     it filled one stage after the other up to the least bottleneck (:data:`MODULES_AT_ENDS`).
 
-    >>> balance_stages([0, 1, 1, 1, 1, 1, 0], 2)
-    (0, 4, 7)
+    >>> balance_stages([0, 1, 1, 1, 1, 1, 0], 2), balance_stages([1, 1], 3)
+    ((0, 4, 7), (0, 1, 2, 2))
     """
     count = len(weights)
     if count <= num_stages:

@@ -58,8 +58,6 @@ def layers_per_chunk(num_layers: int, *, num_chunks: int, mtp_layers: int = 0) -
     """
     if num_layers % num_chunks == 0:
         return (num_layers // num_chunks,) * num_chunks
-    if num_chunks == 1:
-        return (num_layers,)
     base, remainder = divmod(num_layers + SLOTS_AT_ENDS + mtp_layers, num_chunks)
     sizes = [base + 1] * remainder + [base] * (num_chunks - remainder)
     sizes[0] -= 1

@@ -188,8 +188,6 @@ def attention_shapes(columns: Mapping[str, Rows], *, of_pass: str, num_bytes: fl
 
 def _least_elements_moved(operator: str, of_pass: str, columns: Mapping[str, Rows]) -> Rows:
     """Least number of elements that an operator reads and writes in one pass; shape (rows,)."""
-    if "nbytes" in columns:
-        return 2 * columns["nbytes"]
     if operator in ("adam", "host_adam"):
         return TENSORS[operator] * columns["n"]
     rows = columns["rows"]

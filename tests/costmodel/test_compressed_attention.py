@@ -128,7 +128,7 @@ def test_layers_of_deepseek_v4_flash():
 
 
 def test_a_compression_that_is_not_listed_is_that_of_its_class():
-    """Two layers of HCA, then HCA and CSA in turn; ``compress_rates`` says their tokens, an eighth of 512 is rotated."""
+    """Two layers of HCA, then HCA and CSA in turn; ``compress_rates`` says their tokens; 64 of 512 rotate."""
     rates = {"compressed_sparse_attention": 8, "heavily_compressed_attention": 64}
     gone = {"compress_ratios": None, "qk_rope_head_dim": None}
     attention = [layer.attention for layer in of_family("deepseek-v4-flash", **gone, compress_rates=rates).layers[:6]]

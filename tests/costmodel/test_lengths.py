@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from costmodel.facts.workload import SequenceLengths, largest_normal
+from costmodel.lowering.kernels import mean_entries
 from costmodel.models.flops import forward_attention_flops, forward_matmul_flops, model_flops_per_token
 from costmodel.step.compute import layer_seconds
 from costmodel.step.estimate import estimate, simulate_step
@@ -15,8 +16,9 @@ from costmodel.step.rank_time import imbalance_seconds, length_spread_seconds
 from costmodel.step.step import cost, least_seconds, lower_bound_seconds
 from costmodel.strategy import Sharding
 from costmodel.tables import Facts, lookup
-from tests.builders import a_model
+from tests.builders import a_model, a_shape
 from tests.builders_cluster import a_strategy, a_workload
+from tests.cases import in_one_case
 from tests.costmodel.strategies import DENSE, MOE, one_of, random_strategies, the_facts
 
 MILLION = 2**20
@@ -172,10 +174,23 @@ def test_sequences_that_fill_a_sample_are_alone_in_it():
 
 
 def test_equal_lengths_leave_nobody_waiting():
-    """Sequences of one length have no spread, however many ranks there are."""
+    """Sequences of one length have no spread, however many ranks there are, and if each is a sample of its own."""
     given = packed([[4096] * 8], global_batch_size=512)
 
     assert float(imbalance_seconds(given, a_strategy(dp=64, pp=4).decisions())) == 0.0
+    assert lengths_of([[4096]]).keys("check", lambda own: own / 2, sample=4096).variance == 0.0
+
+
+@in_one_case(("causal", "most", "entries"), [(True, None, 1.5), (True, 2, 1.25), (False, None, 3), (False, 2, 2)])
+def test_compressed_entries_are_averaged_over_tokens(causal, most, entries):
+    """
+    Half of all tokens see 2 entries of 4 tokens, half 4; under a causal mask half as many on average.
+
+    At most two of two are one on average, and at most two of four 2 - 4 / 8.
+    """
+    shape = a_shape(causal=causal, lengths=lengths_of([[8, 8, 16]]))
+
+    assert mean_entries(shape, 4, most) == entries
 
 
 def test_ranks_with_sharded_weights_wait_for_each_micro_batch():

@@ -21,6 +21,7 @@ from costmodel.timing.source import build_sampled_source, operator_times
 from costmodel.timing.work import AttentionSize, KernelSize, MatmulSize, Operator
 from tests.builders_cluster import a_device, achieved
 from tests.builders_samples import a_sampled, a_sampled_operator
+from tests.cases import in_one_case
 
 SIZE = MatmulSize(m=4096, n=4096, k=4096)
 MATMUL = Operator(name="up", kind="matmul", size=SIZE, dtype="bf16", flops=2 * 4096**3, backward_flops=4 * 4096**3)
@@ -180,6 +181,18 @@ class TestSizes:
         )
         assert forward.nbytes == 2 * 2 * 16 * 8
         assert backward.nbytes - forward.nbytes == 2 * 1000 * 8
+
+    @in_one_case(
+        ("operator", "sizes", "elements"),
+        [
+            ("rotary", {"rows": 16, "heads": 4, "qk_head_dim": 8}, 2 * 16 * 4 * 8),
+            ("top_k", {"rows": 16, "experts": 8}, 2 * 16 * 8),
+            ("permutation", {"rows": 16, "width": 8, "top_k": 3}, 16 * 8 + 3 * 16 * 8),  # each token read once
+        ],
+    )
+    def test_what_moves_data_reads_and_writes_all_of_it(self, operator, sizes, elements):
+        found = shapes_of_samples(operator, "forward", sizes, element_bytes=2, num_processors=4)
+        assert (found.flops, found.nbytes) == (0, 2 * elements)
 
 
 class TestUpdate:

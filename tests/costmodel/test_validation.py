@@ -9,7 +9,7 @@ from typing import Any, Literal
 import pytest
 from pydantic.dataclasses import dataclass
 
-from costmodel.errors import SpecError, mistakes_of
+from costmodel.errors import SpecError, mistakes_of, together
 from costmodel.facts.calibration import Constants
 from costmodel.facts.model import Model
 from costmodel.facts.reliability import Reliability
@@ -182,3 +182,6 @@ def test_errors_cross_processes_as_they_are():
     error = SpecError("model.hidden_size", "is 0.", "It is at least 1.")
 
     assert str(pickle.loads(pickle.dumps(error))) == str(error) == "model.hidden_size: is 0. It is at least 1."
+    several = together([error, SpecError("top", "is 0.")])
+    assert str(pickle.loads(pickle.dumps(several))) == str(several)
+    assert mistakes_of(pickle.loads(pickle.dumps(several)))[1].where == "top"

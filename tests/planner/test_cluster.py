@@ -298,6 +298,15 @@ def test_an_inline_framework_says_what_there_is(changes, message):
     assert found.startswith(f"cluster.framework.{message}")
 
 
+def test_an_architecture_without_a_default_says_what_runs_on_it():
+    """A release of Megatron-LM is no default for chips that it does not know."""
+    device = {"base": "h100-80gb-sxm", "name": "mine", "architecture": "gaudi3"}
+
+    found = message_of(a_job(cluster__device=device))
+
+    assert found.startswith("cluster.framework: is required: no default runs on mine. Write one that does: deepspeed-")
+
+
 def test_what_an_inline_framework_may_say():
     """Values of every kind, a month or none."""
     features = {"cuda_graphs": ["none", "modules"], "tp_overlap": ["false"], "recompute": ["modules"], "tp": ["1", "8"]}

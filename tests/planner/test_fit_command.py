@@ -179,6 +179,7 @@ class TestRefusals:
             ({"networks": [5]}, r"networks\.0"),
             ({"sources": "hi"}, "expected a mapping"),
             ({"base": "h101"}, "is not in the catalog"),
+            ({"base": 100}, r"facts\.base: expected a name, got 100"),
             ({"base": "h100-80gb-sxm", "peak_flops": {"bf16": 1e16}}, "fastest sampled matmul reaches"),
         ],
     )
@@ -197,6 +198,7 @@ class TestRefusals:
         [
             ({"rows": "1 2"}, "line 1 is '1 2', expected 4 numbers"),
             ({"rows": ""}, "has no lines"),
+            ({"rows": "64 64 64 1ms"}, "line 1 is '64 64 64 1ms', expected 4 numbers"),
             ({"rows": "64 64 64 nan"}, "line 1 is"),
             ({"rows": "64 64 64 -0.1"}, "seconds is -0.1, expected more than 0"),
             ({"lengths": [0.0] * 9}, "must be more than 0"),
@@ -217,6 +219,10 @@ class TestRefusals:
     def test_facts_that_are_none_are_named(self, samples: list[Sample]):
         with pytest.raises(SpecError, match="memory_byte: no such entry"):
             fit_device(samples, name="mine", facts={**FACTS, "memory_byte": 1e9})
+
+    def test_a_table_without_rows_makes_no_device(self):
+        with pytest.raises(SpecError, match="samples: there are none"):
+            fit_device([], name="mine", facts=FACTS)
 
     def test_samples_without_matmuls_make_no_device(self):
         with pytest.raises(SpecError, match="have 0 different forward matmuls"):

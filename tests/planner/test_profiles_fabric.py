@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from costmodel import catalog
+from costmodel.errors import SpecError
 from costmodel.facts.calibration import Fabric, Samples
 from costmodel.network.collectives import collective_seconds
+from costmodel.network.link_law import CONSTANTS
 from costmodel.network.sampled_fabric import learn_collectives, sampled_seconds
 from planner.measure.fit.communication import FEWEST, learn_fabric, report_unlearned_collectives
 from planner.measure.fit.device import fit_device
@@ -98,6 +100,25 @@ class TestStored:
         assert network["bandwidth"] == pytest.approx(ADAPTER_BANDWIDTH, rel=0.15)
         assert entry["sources"]["networks"].startswith("planner calibrate")
         assert catalog.device_of(entry, "device").calibration.samples.collectives is not None
+
+    @pytest.mark.parametrize(
+        ("changes", "problem"),
+        [
+            (
+                {"constants": {"x": 1.0}, "covariance": "1"},
+                "constants: lacks bandwidth, .* calibrate' writes them",
+            ),
+            ({"covariance": " ".join(["0"] * len(CONSTANTS))}, "covariance: expected 33 lines with as many numbers"),
+            ({"inside": {"lengths": (1.0,)}}, "lengths: has 1 numbers, expected"),
+            ({"inside": {"curves": "all_gathr 4 1"}}, "'all_gathr' is not a collective. Did you mean 'all_gather'"),
+        ],
+    )
+    def test_a_file_edited_by_hand_is_refused_with_the_place(self, learned: Any, changes: Any, problem: str):
+        stored, _ = learned
+        if "inside" in changes:
+            changes = {"inside": replace(stored.inside, **changes["inside"])}
+        with pytest.raises(SpecError, match=f"samples.collectives.*{problem}"):
+            learn_collectives(a_sampled_cluster(replace(stored, **changes)))
 
 
 class TestClusters:

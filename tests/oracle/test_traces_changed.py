@@ -132,9 +132,7 @@ class TestTensorParallel:
         message = Message(operation="all_reduce", elements_in=8, elements_out=8, num_ranks=2)
         changed = change.add_tensor_parallel(graph, found, {(Phase.FORWARD, Role.LAYER): [message]}, lambda _: 1000)
 
-        twice = change.rebuild_graph(
-            changed, found, layout_of(one), change.Layout(num_layers=16, num_microbatches=4), network=None
-        )
+        twice = change.rebuild_graph(changed, found, layout_of(one), change.Layout(num_layers=16, num_microbatches=4))
 
         assert (changed.tasks.kind == Kind.COMMUNICATION).sum() == 8 * 4
         assert (twice.tasks.kind == Kind.COMMUNICATION).sum() == 16 * 4

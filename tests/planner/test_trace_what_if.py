@@ -14,8 +14,14 @@ from benchmarks.traces.synthetic.drawn import SteadyDurations
 from costmodel.errors import SpecError
 from planner.cli import main
 from planner.measure.traces.events import Category, Message
-from planner.measure.traces.report.what_if import read_changed_jobs, tensor_parallel_nanoseconds, what_if, what_if_text
-from planner.measure.traces.structure import Phase, parts
+from planner.measure.traces.report.what_if import (
+    read_changed_jobs,
+    tensor_parallel_messages,
+    tensor_parallel_nanoseconds,
+    what_if,
+    what_if_text,
+)
+from planner.measure.traces.structure import Phase, Role, parts
 from planner.measure.traces.writing import write_trace
 from tests.builders_operators import GPU, NODE, Recording, one_step
 from tests.schemas import valid
@@ -163,6 +169,29 @@ class TestTensorParallel:
         ratio = found["after"]["0"]["communication"] / found["before"]["0"]["communication"]
         assert ratio == pytest.approx(four / two, rel=1e-4)
         assert any("network model" in doubt for doubt in found["doubts"])
+
+
+class TestSizes:
+    """Operators at other sizes of the job."""
+
+    def test_half_as_many_micro_batches_of_twice_the_size(self, trace, tmp_path, capsys):
+        """As much work, with half as many kernels, whose fixed part of at most 5 us is saved."""
+        found = answer(capsys, trace, "--job", write_job(tmp_path), "mbs=2")
+
+        assert 0.8 < found["seconds"] / found["traced_seconds"] < 1
+
+    def test_a_model_whose_sizes_only_fit_together(self, trace, tmp_path, capsys):
+        """1,020 channels are no multiple of 8 heads, but of 10: some 0.4 % fewer."""
+        found = answer(capsys, trace, "--job", write_job(tmp_path), "model.hidden_size=1020", "model.num_heads=10")
+
+        assert 0.99 < found["seconds"] / found["traced_seconds"] < 1
+
+    def test_recomputation_repeats_the_collectives_of_the_forward_pass(self, tmp_path):
+        """Two in each layer, and none of the backward pass."""
+        given = tensor_parallel_messages(*job_of(write_job(tmp_path, tp=2, recompute="full"), []))
+
+        assert given[Phase.RECOMPUTE, Role.LAYER] == given[Phase.FORWARD, Role.LAYER]
+        assert len(given[Phase.RECOMPUTE, Role.LAYER]) == 2
 
 
 class TestUnrecordedMessages:
@@ -348,6 +377,54 @@ class TestRefusals:
         err = capsys.readouterr().err
         assert said in err
         assert "A trace can be changed in layers and microbatches" in err
+
+    @pytest.mark.parametrize(
+        ("recorded", "assignments", "said"),
+        [
+            (
+                {"tp": 2},
+                ["tp=1"],
+                "tp: is 2 in the recorded job, but the traces show no collectives of such a group. Pass",
+            ),
+            ({"tp": 2}, ["sequence_parallel=true"], "sequence_parallel: is true, but false in the recorded job"),
+            ({}, ["pp=2", "vpp=2", "microbatches=3"], "microbatches: 1f1b has no order of 3 micro-batches on pp = 2"),
+            ({}, ["pp=2", "schedule=zb_h1"], "schedule: is zb_h1; traces are changed to 1F1B and GPipe alone"),
+        ],
+    )
+    def test_jobs_that_the_trace_does_not_fit(self, trace, tmp_path, capsys, recorded, assignments, said):
+        """Named by their decision."""
+        job = write_job(tmp_path, **recorded)
+        job.write_text(f"{job.read_text()}search: {{framework_rules: false}}\n")
+
+        assert main(["trace", "what-if", str(trace), "--job", str(job), *assignments]) == 2
+        assert f"planner: {said}" in capsys.readouterr().err
+
+    def test_a_pipeline_without_its_job(self):
+        """Its messages say that it is one."""
+        with pytest.raises(SpecError, match="--job: is needed: the traces are of a pipeline"):
+            what_if(made(num_microbatches=4, pp=2, annotations=True), layers=8)
+
+    def test_replicas_that_do_not_communicate(self, trace, tmp_path, capsys):
+        """The job has two, of which the trace shows nothing."""
+        job = write_job(tmp_path, dp=2)
+        job.write_text(job.read_text().replace("global_batch_size: 4", "global_batch_size: 8"))
+
+        doubts = answer(capsys, trace, "--job", job, "dp=4")["doubts"]
+
+        assert "The job has dp = 2, but no communication of replicas was found in the traces." in doubts
+
+    @pytest.mark.parametrize(
+        ("device", "said"), [(False, "the traces have no device"), (True, "layers were not found in the traces")]
+    )
+    def test_collectives_without_a_place(self, tmp_path, device, said):
+        """They are put on streams, into layers."""
+        recorded = one_step(1000, devices=(GPU,) * device)
+        recorded.operator("aten::mm", 10, 500, (2048, 1024), (1024, 1024))
+        if device:
+            recorded.kernel("gemm", 100, 800, call=30, number=1)
+
+        with pytest.raises(SpecError, match=f"tp: cannot grow from 1: {said}"):
+            what_if([recorded.trace()], read_changed_jobs(write_job(tmp_path), ["tp=2"]), anyway=True)
 
     def test_transfers_that_do_not_say_to_whom(self, batched, tmp_path, capsys):
         """Both stages are there, but nothing joins them: that is said, not that one were missing."""

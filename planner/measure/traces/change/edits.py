@@ -185,7 +185,8 @@ def tensor_parallel_tasks(
             "PyTorch 2.4 and later record it.",
         )
     if not found.any():
-        raise SpecError("tp", f"is {tp} in the recorded job, but the traces show no collectives of such a group.")
+        problem = f"is {tp} in the recorded job, but the traces show no collectives of such a group."
+        raise SpecError("tp", problem, "Pass with --job the job that was recorded.")
     return found
 
 

@@ -68,6 +68,7 @@ class Layout:
                 "microbatches",
                 f"{self.schedule.text} has no order of {self.num_microbatches} micro-batches on pp = {self.pp} with "
                 f"vpp = {self.vpp}.",
+                "GPipe takes vpp = 1, 1F1B with a larger vpp micro-batches in groups of at least pp.",
             )
         if self.num_layers < self.pp * self.vpp:
             raise SpecError("layers", f"is {self.num_layers}, fewer than pp * vpp = {self.pp * self.vpp} stages.")

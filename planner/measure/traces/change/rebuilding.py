@@ -46,7 +46,7 @@ def rebuild_graph(
     before: Layout,
     after: Layout,
     *,
-    network: Network,
+    network: Network | None = None,
     parameters: float | None = None,
     layer_gradients: Message | None = None,
     activations: Message | None = None,
@@ -66,7 +66,7 @@ def rebuild_graph(
     before, after
         Recorded and wanted layout.
     network
-        Times of messages.
+        Times of messages; None where only layers and micro-batches change, which keep the recorded ones.
     parameters
         Parameters of a rank over those before, which scale the optimizer's time where it does not run layer by layer;
         None scales it with the number of layers.
@@ -90,7 +90,7 @@ class _Rebuilding:
     parts: Sequence[Parts]
     before: Layout
     after: Layout
-    network: Network
+    network: Network | None
     parameters: float | None
     layer_gradients: Message | None
     activations: Message | None
@@ -191,8 +191,12 @@ class _Rebuilding:
         if not max(message.elements_in, message.elements_out):
             self.doubts["Sizes of data-parallel communication were not recorded: its times are kept."] = None
             return traced
-        old, new = (self.network(message, "dp", each.dp) for each in (self.before, self.after))
+        old, new = (self._message_nanoseconds(message, "dp", each.dp) for each in (self.before, self.after))
         return round(traced * new / old) if old > 0 else new
+
+    def _message_nanoseconds(self, message: Message, purpose: Literal["pp", "dp"], ranks: int) -> int:
+        assert self.network is not None, "without a network pp and dp stay"
+        return self.network(message, purpose, ranks)
 
     # --- what is written ---------------------------------------------------------------------------------------
 
@@ -242,7 +246,7 @@ class _Rebuilding:
             return writer.put_transfer(units[min(one.microbatch, len(units) - 1)], number)
         activations = self.activations or Message(operation=operation)
         message = replace(activations, operation=operation, description="pipeline", num_ranks=2)
-        duration = self.network(message, "pp", 2)
+        duration = self._message_nanoseconds(message, "pp", 2)
         return writer.put_message(
             message, Track("stream", "pipeline", f"{operation} {one.direction}"), duration, number
         )
@@ -265,7 +269,7 @@ class _Rebuilding:
             self._put(writer, found, one, is_last)
             if is_last and self.layer_gradients is not None and self.before.dp == 1 < self.after.dp:
                 message = self.layer_gradients
-                duration = self.network(message, "dp", self.after.dp)
+                duration = self._message_nanoseconds(message, "dp", self.after.dp)
                 writer.pending.append(writer.put_message(message, Track("stream", "replicas", "gradients"), duration))
         if has_back:
             self._put(writer, self._tasks_of_role(self._holder(last), one, last), one, is_last)

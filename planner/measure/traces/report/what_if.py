@@ -406,7 +406,7 @@ def _rebuild(
     before, after = layouts
     if jobs is None:
         try:
-            return rebuild_graph(graph, found, before, after, network=_refuse_message)
+            return rebuild_graph(graph, found, before, after)
         except SpecError as error:
             raise SpecError(error.where, error.problem, " ".join(filter(None, (error.hint, FOUND)))) from None
     new = jobs[1].plan
@@ -435,11 +435,6 @@ def _rank_parameters(model: Model, layout: Layout) -> float:
     """Parameters of a pipeline rank of a layout: the mean of all ranks."""
     ends = (2 - model.tied_embeddings) * model.vocab_size * model.hidden_size
     return (ends + layer_parameters(model) * layout.num_layers) / layout.pp
-
-
-def _refuse_message(message: Message, purpose: str, ranks: int) -> int:
-    """Refuse a message that was not recorded."""
-    raise SpecError("--job", f"is needed: the time of {message.operation} on {ranks} ranks follows from its cluster.")
 
 
 MOST_UNSIZED = 0.5

@@ -307,6 +307,18 @@ def test_runs_are_held_against_the_interval_that_is_stated_of_each(tmp_path):
     assert [one.run.id for one, _ in list_missed(timed, a_fit(3.0, 9.0), a_fit(3.0, 9.0))] == ["tuned", "plain"]
 
 
+def test_rows_of_two_populations_are_said_in_one_sentence(tmp_path):
+    """Four as predicted and two three times as slow are no two odd rows."""
+    (one,) = cases_of(tmp_path, {})
+    factors = (1.0, 1.05, 3.0, 1.0, 3.0, 1.0)
+    timed = [replace(one, run=replace(one.run, id=f"row {number}")) for number in range(len(factors))]
+
+    (said,) = describe_odd_rows(timed, -np.log(factors))
+
+    first = "'row 2', 'row 4' took 3 times the fit's prediction, the 4 other rows 1 times the fit's prediction"
+    assert said == f"{first}: two populations, for a calibration each"
+
+
 @pytest.mark.parametrize(
     ("factors", "odd"),
     [

@@ -7,6 +7,7 @@ import gzip
 import io
 import re
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 
@@ -283,6 +284,41 @@ def test_rows_of_an_array_are_the_plans(array, report):
         assert row.run.id == f"plan-{number}"
         assert row.step_seconds == pytest.approx(saved.plan.step_seconds, rel=1e-9)
         assert row.device_bytes == pytest.approx(saved.plan.estimate.device_bytes, rel=1e-9)
+
+
+@pytest.mark.slow
+def test_an_array_of_an_own_model_on_an_own_device(tmp_path):
+    """The table names a model of the file beside it, the device in a cell; torchtitan's metrics are of every step."""
+    sizes = {"num_layers": 4, "hidden_size": 1024, "num_heads": 8, "ffn_hidden_size": 4096, "vocab_size": 32000}
+    job = {
+        "model": sizes,
+        "cluster": {"device": {"base": "h100-80gb-sxm", "memory_bytes": 7e10}, "num_devices": 2},
+        "training": {"global_batch_size": 16, "sequence_length": 2048, "tokens": 1e9},
+        "search": {"target": "torchtitan"},
+    }
+    report = tmp_path / "plan.json"
+    report.write_text(render(plan(load(job)), "json"))
+    saved = read_plan(report, 1)
+
+    files = export_array({1: saved}, "torchtitan", None, "slurm", 20).files
+    (tmp_path / "runs.csv").write_text(files["runs.csv"])
+    (tmp_path / "models.yaml").write_text(files["models.yaml"])
+    (row,) = predictions(read(tmp_path / "runs.csv"), references(tmp_path / "models.yaml", tmp_path))
+
+    assert row.step_seconds == pytest.approx(saved.plan.step_seconds, rel=1e-9)
+    assert "metrics=replace(config.metrics, log_freq=1)" in files["plan-1/torchtitan_recipe.py"]
+    compile(files["plan-1/torchtitan_recipe.py"], "recipe", "exec")
+
+
+def test_arrays_are_of_few_plans_of_one_size(report):
+    """Slurm's tasks have equally many nodes."""
+    saved = read_plan(report, 1)
+    other = SimpleNamespace(strategy=SimpleNamespace(num_devices=16))
+
+    with pytest.raises(SpecError, match="--number: at most 32 plans are exported at once, got 33"):
+        export_array(dict.fromkeys(range(33), saved), "megatron-lm", None, "slurm", 20)
+    with pytest.raises(SpecError, match=r"different numbers of devices: 1: 8, 2: 16\. Tasks of an array"):
+        export_array({1: saved, 2: SimpleNamespace(plan=other)}, "megatron-lm", None, "slurm", 20)
 
 
 def test_jobs_of_kubernetes_have_names_of_their_own(report, tmp_path):

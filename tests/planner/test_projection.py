@@ -415,19 +415,33 @@ class TestBadInput:
         with pytest.raises(SpecError, match=r"is empty\. Such as: runs:"):
             small_runs([path], a_job())
 
-    def test_a_table_of_another_model(self, tmp_path: Path) -> None:
-        """A row of a table of runs is complete, and may be of another width."""
-        path = tmp_path / "runs.csv"
-        path.write_text(
-            "id,model,cluster.device,cluster.num_devices,training.global_batch_size,training.sequence_length,"
-            "strategy.mbs,strategy.tp,strategy.pp,step_seconds\n"
-            "a,llama2-7b,h100-80gb-sxm,8,64,4096,1,1,1,8.0\n",
-            encoding="utf-8",
-        )
-        job = a_job(model="llama3-70b", cluster={"device": "h100-80gb-sxm", "num_devices": 64}, training=TRAINING)
+    @pytest.mark.parametrize(
+        ("of_run", "of_job", "says"),
+        [
+            ("llama2-7b", "llama3-70b", "a: has hidden_size 4096, the job 8192"),
+            ("llama2-13b", "llama3-8b", r"a: has 40 layers, the job 32: .* Cut model\.num_layers"),
+            ("llama4-7b", "llama3-8b", r"runs\.csv: a: model: 'llama4-7b' is neither in the file of models nor"),
+        ],
+    )
+    def test_a_table_of_another_model(self, tmp_path: Path, of_run: str, of_job: str, says: str) -> None:
+        """A row of a table of runs is complete, and may be of another width or depth, or wrong."""
+        path = a_table(tmp_path, of_run)
+        job = a_job(model=of_job, cluster={"device": "h100-80gb-sxm", "num_devices": 64}, training=TRAINING)
 
-        with pytest.raises(SpecError, match="has hidden_size 4096, the job 8192"):
+        with pytest.raises(SpecError, match=says):
             anchor(job, small_runs([path], job))
+
+
+def a_table(folder: Path, model: str, framework: str = "") -> Path:
+    """A table of a run on eight H100."""
+    path = folder / "runs.csv"
+    path.write_text(
+        "id,model,cluster.device,cluster.num_devices,training.global_batch_size,training.sequence_length,"
+        "strategy.mbs,strategy.tp,strategy.pp,step_seconds,cluster.framework\n"
+        f"a,{model},h100-80gb-sxm,8,64,4096,1,1,1,8.0,{framework}\n",
+        encoding="utf-8",
+    )
+    return path
 
 
 MIXED: dict[str, Any] = {"num_experts": 4, "top_k": 2, "expert_ffn_hidden_size": 512}
@@ -464,6 +478,15 @@ class TestDifferences:
         case = small_runs([a_file(tmp_path, run)], a_job())[0]
 
         assert differences(case, a_job(), None) == ("settings.kernels = eager, not as the framework has it",)
+
+    def test_a_release(self, tmp_path: Path) -> None:
+        """A row may say another one than the job."""
+        cluster = {"device": "h100-80gb-sxm", "num_devices": 64, "framework": "megatron-core-0.16"}
+        job = a_job(model="llama3-8b", cluster=cluster, training=TRAINING)
+
+        (case,) = small_runs([a_table(tmp_path, "llama3-8b", "megatron-core-0.14")], job)
+
+        assert "megatron-core-0.14, not megatron-core-0.16" in differences(case, job, None)
 
     def test_what_means_nothing_in_a_run_is_none(self, tmp_path: Path) -> None:
         """One device has no stages, replicas or experts' ranks: orders, shards and overlaps say nothing of it."""

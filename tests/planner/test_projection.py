@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -548,6 +549,32 @@ class TestTraces:
 
         with pytest.raises(SpecError, match=r"shows 3 x 1 layers x micro-batches by its annotations, the run has 2 x"):
             small_runs([a_file(tmp_path, a_run(2, traces=["rank0.json"]))], a_job())
+
+    def test_oddities_are_doubts(self, tmp_path: Path) -> None:
+        """Two ranks in a run of one, another number of layers by what repeats, a last step without its end."""
+        path = a_trace(tmp_path, width=256)
+        document = json.loads(path.read_text(encoding="utf-8"))
+        document = {"distributedInfo": {"rank": 0, "world_size": 2}, **document}
+        names = ("aten::layer_norm", "aten::linear", "aten::scaled_dot_product_attention")
+        for begin, layer, place in product((0, 400_000, 800_000), range(3), range(3)):
+            at = begin + 310_000 + 10_000 * layer + 2_000 * place
+            document["traceEvents"].append(operator(names[place], at, 1500, Sequence_number=10 * layer + place))
+        document["traceEvents"].sort(key=lambda one: one["ts"])
+        path.write_text(json.dumps(document)[:-60], encoding="utf-8")
+
+        (case,) = small_runs([a_file(tmp_path, a_run(2, traces=["rank0.json"]))], a_job())
+
+        said = "\n".join(case.run.doubts)
+        assert "ProfilerStep#2 left out: the file is truncated inside or before." in said
+        assert "It is of a job of 2 ranks, the run of 1." in said
+        assert "It shows 3 x 1 layers x micro-batches, the run has 2 x 4 on a rank, by repetition" in said
+
+    def test_without_an_iteration(self, tmp_path: Path) -> None:
+        """An operator alone says of no step how long it was."""
+        path = write_file(tmp_path / "rank0.json", [operator("aten::mm", 1000, 300_000)])
+
+        with pytest.raises(SpecError, match=r"holds no complete iteration\. Record a step"):
+            small_runs([a_file(tmp_path, a_run(2, traces=[path.name]))], a_job())
 
     def test_an_iteration_that_the_cut_touches(self, tmp_path: Path) -> None:
         """A file that ends after its only step is marked: what ran in it is not known."""

@@ -62,7 +62,7 @@ def traced_seconds(traces: Sequence[Trace]) -> float:
         if not whole and found:
             raise SpecError(trace.source, "is truncated inside of its only iteration.", AGAIN)
         if not whole:
-            raise SpecError(trace.source, "holds no complete iteration.")
+            raise SpecError(trace.source, "holds no complete iteration.", "Record a step from its begin to its end.")
         lengths += [one.duration for one in whole]
     return median(lengths) / 1e9
 

@@ -18,8 +18,9 @@ from planner.jobs.cluster import device_text
 from planner.measure.fit.device import fit_device
 from planner.measure.fit.operators import learn_operators
 from planner.measure.sample.samples import Point, Sample, Sizes
+from planner.measure.sample.shapes import doubtful_points, job_shapes, points_of
 from planner.measure.sample.table import SamplesFile
-from planner.uncertainty.intervals import list_timed_operators, operators_deviation
+from planner.uncertainty.intervals import list_timed_operators, operators_deviation, strategy_operators
 from tests.builders_samples import (
     A_MACHINE,
     BYTES_PER_SECOND,
@@ -141,6 +142,24 @@ class TestPlans:
         text = render(found, "table")
         assert "Least certain operator times" in text
         assert "samples of my-cluster" in text
+
+    def test_points_that_would_make_plans_surer_begin_with_the_least_sure(self, device_file: Path):
+        """Each once: that operator's sizes in both plans, then others of it; all sizes of the plans are there."""
+        problem = load(a_job(str(device_file), top=2))
+        plans = plan(problem).plans
+        own = [
+            (operator.name, point)
+            for one in plans
+            for operator, _ in strategy_operators(one.facts, one.strategy)
+            for point in points_of(operator)
+        ]
+        first = {point for name, point in own if name == plans[0].operators[0].name}
+
+        points = doubtful_points(plans, job_shapes(problem))
+
+        assert {*points[: len(first)]} == first
+        assert {point for _, point in own} < {*points}
+        assert len({*points}) == len(points)
 
     def test_what_is_less_sure_widens_the_interval(self, device_file: Path):
         problem = load(a_job(str(device_file), top=1, strategy={"tp": 4, "mbs": 1}))

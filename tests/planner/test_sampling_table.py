@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import resource
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -121,6 +123,13 @@ def test_wrong_cells_are_refused(tmp_path, column, value, said):
     assert said in message(table)
 
 
+def test_a_mask_is_a_flag(tmp_path):
+    """There is one or none."""
+    table = changed(a_table(tmp_path / "samples.csv", ATTENTION), "causal", "maybe")
+
+    assert "row 2, causal: is 'maybe'; expected true or false." in message(table)
+
+
 @pytest.mark.parametrize(("seconds", "rate"), [("2e-9", "more than the 1e+17"), ("3000", "less than the 1e+06")])
 def test_times_in_another_unit_are_refused(tmp_path, seconds, rate):
     """2.1 GFLOP in 2 ns are 1.07e18 FLOP/s, in 3,000 s 0.7 MFLOP/s."""
@@ -213,6 +222,52 @@ def test_a_run_killed_in_the_first_row_begins_anew(tmp_path, begin):
     path.write_text(begin)
 
     assert [sample.point for sample in read_samples(a_table(path, a_matmul()))] == [a_matmul()]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "no such file or folder"),
+        (b"one line", "is empty or a single line; a table of samples begins with its columns"),
+        (b"\xff\xfe\n", "cannot be read: 'utf-8' codec"),
+    ],
+)
+def test_files_that_are_no_table(tmp_path, content, said):
+    """None, one of a single line, and one that is no text."""
+    path = tmp_path / "samples.csv"
+    if content is not None:
+        path.write_bytes(content)
+
+    assert f"samples.csv: {said}" in message(path)
+
+
+def test_columns_in_another_order_are_not_added_to(tmp_path):
+    """Rows of this run would not fit; the table stays as it was."""
+    path = a_table(tmp_path / "samples.csv", a_matmul())
+    rows = [row[::-1] for row in csv.reader(path.read_text().splitlines())]
+    path.write_text("".join(",".join(row) + "\n" for row in rows))
+
+    with pytest.raises(SpecError, match=r"has other columns, or another order\. Write to another file"):
+        SamplesFile(path, MACHINE)
+
+    assert [sample.point for sample in read_samples(path)] == [a_matmul()]
+
+
+def test_a_full_disk_loses_the_sample_and_nothing_else(tmp_path):
+    """A file that may not grow by a row keeps its rows whole."""
+    path = a_table(tmp_path / "samples.csv", a_matmul())
+    text, table = path.read_text(), SamplesFile(path, MACHINE)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(text) + 10, hard))
+    try:
+        with pytest.raises(SpecError, match=r"samples\.csv: cannot be written"):
+            table.add(ATTENTION, TIMING)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+
+    assert path.read_text() == text
 
 
 def test_another_file_is_not_touched(tmp_path):

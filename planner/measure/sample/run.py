@@ -187,10 +187,8 @@ class Sampler:
         self.bench.require_memory(needed_bytes(point))
         if group:
             work = MEASURED_TOGETHER[point.operator](self.bench, point, group)
-        elif point.operator in MEASURED:
-            work = MEASURED[point.operator](self.bench, point)
         else:
-            raise UnavailableError(f"{point.operator} is not measured here")
+            work = MEASURED[point.operator](self.bench, point)
         return work, self._clock_for(point, work, group)
 
     def _time(self, work: Work, clock: HostClock, limits: Limits | None) -> Timing:
@@ -204,8 +202,6 @@ class Sampler:
         if point.beside:
             if not self.bench.is_gpu:
                 raise UnavailableError("overlapped points are measured only on a GPU")
-            if point.beside not in BESIDE:
-                raise UnavailableError(f"{point.beside} is not measured overlapped with other work")
             beside = BESIDE[point.beside]
             return BesideClock(torch, MEASURED[beside.operator](self.bench, beside).calls, lockstep)
         if work.on_host:

@@ -258,6 +258,20 @@ class TestRefusals:
         assert operators == ()
         assert all("contradict each other" in reason for _, reason in unlearned)
 
+    def test_without_learned_matmuls_there_is_no_device(self, samples: list[Sample]):
+        """A machine on which something else runs times them from alike to a hundred times longer."""
+        random = np.random.default_rng(1)
+        noisy = [
+            replace(
+                one, timing=replace(one.timing, seconds=one.timing.seconds * float(np.exp(random.normal(0, 2) ** 2)))
+            )
+            if one.point.operator == "matmul"
+            else one
+            for one in samples
+        ]
+        with pytest.raises(SpecError, match=r"matmuls could not be learned: matmul forward.* Sample again, on an idle"):
+            fit_device(noisy, name="mine", facts=FACTS)
+
     def test_nothing_is_overwritten(self, device_file: Path, capsys: pytest.CaptureFixture[str]):
         table = device_file.with_name("samples.csv")
         facts = device_file.with_name("facts.yaml")

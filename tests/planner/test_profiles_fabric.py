@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -15,11 +16,12 @@ from costmodel.network.collectives import collective_seconds
 from costmodel.network.link_law import CONSTANTS
 from costmodel.network.sampled_fabric import learn_collectives, sampled_seconds
 from planner.measure.fit.communication import FEWEST, learn_fabric, report_unlearned_collectives
-from planner.measure.fit.device import fit_device
+from planner.measure.fit.device import fit_device, render_fit
 from planner.measure.sample.samples import Point, Sample, Sizes
 from tests.builders_cluster import a_cluster, achieved
 from tests.builders_samples import (
     ADAPTER_BANDWIDTH,
+    BYTES_PER_SECOND,
     LINK_BANDWIDTH,
     collective_points,
     matmul_points,
@@ -30,6 +32,16 @@ from tests.builders_samples import (
 pytest.importorskip("scipy", reason="learning needs SciPy")
 
 COPY = Point(operator="copy", pass_="forward", dtype="bf16", sizes=Sizes(nbytes=2**28))
+OTHERS = [
+    Point(operator="host_to_device", pass_="forward", dtype="bf16", sizes=Sizes(nbytes=2**28)),
+    Point(operator="host_adam", pass_="forward", dtype="fp32", sizes=Sizes(n=2**28)),
+    *(
+        Point(operator="grouped_matmul", pass_="forward", dtype="bf16", sizes=Sizes(batch=4, m=m, n=n, k=k))
+        for m in (1024, 16384)
+        for n in (1024, 4096)
+        for k in (1024, 4096)
+    ),
+]
 KIND_GROUPS = (("all_reduce", 4, 1), ("all_gather", 8, 2), ("reduce_scatter", 2, 2))
 
 
@@ -92,8 +104,28 @@ class TestStored:
 
     @pytest.mark.slow
     def test_networks_of_the_file_are_those_of_the_machine(self, samples: list[Sample]):
-        more = [*samples, *samples_of([*matmul_points(rows=(256, 4096), widths=(1024, 8192)), COPY])]
-        entry = fit_device(more, name="mine").entry
+        alone = samples_of([*matmul_points(rows=(256, 4096), widths=(1024, 8192)), COPY, *OTHERS])
+        beside = [
+            replace(
+                one,
+                point=replace(one.point, beside=other),
+                timing=replace(one.timing, seconds=slower * one.timing.seconds),
+            )
+            for one in alone
+            for other, slower in (("copy", 1.3), ("matmul", 1.6))
+            if (one.point.operator, other) in (("matmul", "copy"), ("copy", "matmul"))
+        ]
+        found = fit_device([*samples, *alone, *beside], name="mine")
+        entry, constants = found.entry, found.entry["calibration"]
+        assert entry["host_to_device_bandwidth"] == pytest.approx(2e10, rel=0.05)
+        assert entry["host_processors"]["memory_bandwidth"] == pytest.approx(BYTES_PER_SECOND, rel=0.05)
+        assert constants["grouped_matmul_efficiency"] == pytest.approx(1, abs=0.1)
+        slower = (constants[f"overlap_slowdown_{of}"] for of in ("compute", "communication"))
+        assert [*slower] == pytest.approx([1.3, 1.6])
+        (line,) = (line for line in render_fit(found, "mine.yaml").splitlines() if line.startswith("collectives"))
+        (inside,), (between,) = (re.findall(rf"([\d.]+) GB/s {place}", line) for place in ("inside", "of a device"))
+        assert float(inside) == pytest.approx(LINK_BANDWIDTH / 1e9, rel=0.15)
+        assert float(between) == pytest.approx(ADAPTER_BANDWIDTH / 1e9, rel=0.15)
         node, network = entry["networks"]
         assert (node["num_peers"], network["num_peers"]) == (4, 1048576)
         assert node["bandwidth"] == pytest.approx(LINK_BANDWIDTH, rel=0.15)

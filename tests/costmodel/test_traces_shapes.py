@@ -239,6 +239,11 @@ class TestWork:
             ("flash_attn::_flash_attn_forward", ((2, 4, 3, 5),) * 3, 4 * 120 * 4, 4 * 120),
             ("FlashAttnVarlenFunc", ((16, 3, 5),) * 3, 4 * 240 * 9, 4 * 240),
             ("aten::add", ((2, 3), (2, 3)), 0, 3 * 6),
+            # sizes of which no product follows count as moved: all inputs, and a result as large as the largest
+            ("aten::mm", ((2, 3),), 0, 2 * 6),
+            ("aten::mm", ((2, 3), (4, 5)), 0, 6 + 2 * 20),
+            ("aten::_grouped_mm", ((8, 3), (3, 5)), 0, 2 * 24 + 15),
+            ("aten::scaled_dot_product_attention", ((2, 3, 4, 5),), 0, 2 * 120),
             ("aten::embedding", ((100, 3), (2, 4)), 0, 2 * 2 * 4 * 3),
         ],
     )
@@ -349,6 +354,20 @@ class TestDevices:
         found, *_ = retime_tasks(graph, SIZES, LONGER, samples=cast("LearnedTimes", Sampled().get))
         assert by_name(graph, found)["some_gemm"] == [3006, 6006]
 
+    def test_samples_of_attention_are_asked_by_its_sizes(self) -> None:
+        """Twice the tokens are four times the scores; of batched products there are no samples, and theirs stay."""
+        made, queries = one_step(9000, devices=(GPU,)), (MICROBATCH, 3, SEQUENCE, 5)
+        made.operator("aten::scaled_dot_product_attention", 10, 20, queries, queries, queries)
+        made.kernel("fmha", 50, 1000, call=20, number=1)
+        made.operator("aten::bmm", 40, 10, (7, 3, 5), (7, 5, 3))
+        made.kernel("batched", 1100, 2, call=45, number=2)
+        widths = {"heads": 3, "head": 5}
+        graph, sizes = a_graph(made), [some_sizes(widths=widths, sequence_length=SEQUENCE * n) for n in (1, 2)]
+
+        found = by_name(graph, retime_tasks(graph, *sizes, samples=cast("LearnedTimes", Scores().get))[0])
+
+        assert (found["fmha"], found["batched"]) == ([4000], [2])
+
     def test_a_long_norm_is_no_overhead_of_matmuls(self) -> None:
         """Where no kernel is short, 5 us are fixed: 5 + 2 * 995 us, not 33 us of every matmul."""
         made = one_step(9_000_000, devices=(GPU,))
@@ -396,6 +415,18 @@ class TestMessages:
             if number >= 0
         }
         assert by_operation == {"send": 0.5, "all_reduce": 1.0}
+
+
+class Scores:
+    """Samples of attention alone, whose time goes with its scores."""
+
+    def get(self, operator: str, of_pass: str, dtype: str) -> Scores | None:
+        """Itself for attention."""
+        return self if (operator, of_pass, dtype) == ("attention", "forward", "bf16") else None
+
+    def seconds(self, sizes: dict[str, float]) -> float:
+        """By both lengths, and the masked heads of all sequences."""
+        return sizes["sequences"] * sizes["heads"] * sizes["queries"] * sizes["keys"] * sizes["causal"]
 
 
 class Sampled:

@@ -24,6 +24,7 @@ from planner.measure.traces.report.replay import replay_json, replay_report, rep
 from planner.measure.traces.structure import parts
 from planner.measure.traces.writing import write_trace
 from tests.builders_kineto import graph_steps, write_file
+from tests.builders_operators import GPU, one_step
 from tests.builders_traces import a_step
 from tests.schemas import valid
 
@@ -118,6 +119,21 @@ class TestText:
         assert "0.400 ms replayed, 0.400 ms measured: +0.00%." in text
         assert "stream 20" in text
         assert "1 of 3 kernels, 0.200 ms, have no recorded blocks" in text
+
+    def test_waits_of_an_unusable_replay_are_named(self):
+        """A kernel that begins 500 ns late for no reason is replayed early; nothing says how many blocks it has."""
+        recorded = one_step(1300, devices=(GPU,))
+        for number in range(4):
+            recorded.kernel("gemm", 100 + 100 * number + 500 * (number > 2), 100, call=10 + number, number=1 + number)
+        recorded.add(Category.CALL, "cudaDeviceSynchronize", 20, 1200, correlation=9)
+        report = replay_report([replace(recorded.trace(), doubts=("The file is broken.",))])
+
+        text = replay_text(report)
+
+        assert "Not usable: more than 5% off." in text
+        assert re.search(r"Waits that make the replay too short\n(.*\n)*.*gemm.* -0\.001", text)
+        assert "no kernel's blocks were recorded" in text
+        assert re.search(r"Missing or inferred\n.*\n.*The file is broken\.", text)
 
     def test_other_iterations_are_listed(self):
         """By default the last one that another follows is replayed."""

@@ -16,6 +16,7 @@ from planner.measure.traces.events import Blocks, Category, Device, Trace, lengt
 from planner.measure.traces.graph import Dependency, Waiting
 from planner.measure.traces.iterations import Iteration
 from planner.measure.traces.replay import replay, take_recorded_times
+from tests.builders_operators import GPU, a_message, one_step
 from tests.builders_traces import COMPUTE, TRACKS, a_step, events_of
 
 MS = 1_000_000
@@ -219,6 +220,39 @@ class TestStep:
 
         with pytest.raises(SpecError, match=r"step 7 of kernels.json holds nothing that ran"):
             rank_graph(trace, nothing)
+
+
+class TestRanks:
+    """Collectives of two ranks."""
+
+    def test_of_different_numbers_none_are_joined(self):
+        """The second of one rank has no counterpart."""
+        doubts = execution_graph([two_ranks(0, [100, 300]), two_ranks(1, [100])]).doubts
+
+        assert any(
+            "ranks recorded different numbers of all_reduce (1 to 2): they are not synch" in one for one in doubts
+        )
+
+    def test_clocks_that_drift_are_doubted(self):
+        """No shift lets collectives end together that end 0 and 4 ms apart by turns."""
+        ends = [10_000_000 * number for number in range(1, 9)]
+        drifted = [end + 4_000_000 * (number % 2) for number, end in enumerate(ends)]
+
+        apart, together = (
+            execution_graph([two_ranks(0, ends), two_ranks(1, others)]).doubts for others in (drifted, ends)
+        )
+
+        assert any("clocks of ranks disagree" in one for one in apart)
+        assert not any("clocks" in one for one in together)
+
+
+def two_ranks(rank: int, starts: list[int]) -> Trace:
+    """A rank of two that sums at some moments."""
+    made = one_step(100_000_000, rank=rank, devices=(GPU,))
+    for number, start in enumerate(starts):
+        message = a_message("all_reduce", elements=8, ranks=(0, 1))
+        made.kernel("nccl", start, 10, call=start - 50, number=number + 1, message=message)
+    return made.trace()
 
 
 def kernels_alone(*, num_iterations: int) -> Trace:

@@ -24,6 +24,7 @@ from planner.jobs.problem import load
 from planner.measure.traces.events import Category, Device, Trace
 from planner.measure.traces.reading import read_trace
 from planner.measure.traces.report.compare import (
+    COPIES,
     IDLE,
     KINDS,
     OPTIMIZER,
@@ -33,8 +34,10 @@ from planner.measure.traces.report.compare import (
     device_doubt,
     group_of,
     kind_of,
+    write_comparison_text,
 )
 from planner.measure.traces.writing import write_trace
+from planner.report.section import PLAIN
 from planner.results import Plan
 from planner.uncertainty.intervals import strategy_operators
 from tests.builders_cluster import a_device
@@ -387,6 +390,33 @@ class TestDoubts:
         found = compare_with_traces(load(JOB | {"cluster": {"device": device, "num_devices": 8}}), [made.trace()])
         assert any("The device differs" in sentence for sentence in found.doubts) == is_said
 
+    def test_most_of_the_difference_is_the_device(self) -> None:
+        """Operators of the job's sizes, on an H100 where the job has A100."""
+        made = one_step(2_000_000_000, devices=(H100,))
+        made.operator("aten::linear", 0, 1000, (8192, 7168), (4096, 7168), sequence=1)
+        made.kernel("gemm", 10_000, 1_900_000_000, call=5, number=1)
+        job = load(JOB | {"cluster": {"device": "a100-80gb-sxm", "num_devices": 8}})
+        found = compare_with_traces(job, [made.trace()])
+        assert any(
+            "The device differs" in doubt and doubt.endswith("Most of the difference comes from that.")
+            for doubt in found.doubts
+        )
+
+    def test_ranks_and_stages_are_named(self) -> None:
+        """A rank that was not recorded; two stages, whose iterations have no common name."""
+        alone = compare_with_traces(load(JOB), [replace(a_trace(), rank=None)])
+        assert "one, whose number was not recorded; both columns are of it" in write_comparison_text(alone, PLAIN)
+        made = [Recording(rank=rank, devices=(H100,)) for rank in (0, 1)]
+        for rank, one in enumerate(made):
+            for number in range(3):
+                one.step(1000 * number, 1000, number + 10 * rank)
+                one.kernel("gemm", 1000 * number + 100, 100 + 100 * number, number=number + 1)
+        both = compare_with_traces(load(a_pipeline(2)), [one.trace() for one in made])
+        assert "0, 1, on pipeline stages 0, 1 of 0 to 1; both columns are means over them" in write_comparison_text(
+            both, PLAIN
+        )
+        assert [one.iteration for one in both.ranks] == ["ProfilerStep#1", "ProfilerStep#11"]
+
     def test_host_processors_against_a_gpu(self) -> None:
         """A device learned from samples of a thread is none that kernels ran on."""
         samples = replace(a_sampled(), machine="host processors, profiler trace")
@@ -435,6 +465,13 @@ class TestDoubts:
             traces.append(replace(made.trace(), doubts=doubts))
         found = compare_with_traces(load(a_pipeline(2)), traces)
         assert "Rank 1: 3 events were taken as without duration." in found.doubts
+
+    def test_copies_of_the_host_are_named(self, job: Path) -> None:
+        """Data for the next step; copies on the device are of the kernels that ask for them."""
+        made = one_step(1000, devices=(H100,))
+        made.add(Category.COPY, "Memcpy HtoD (Pinned -> Device)", 100, 30, on=SENDING)
+        parts = {one.name: one.traced_seconds for one in compare_with_traces(load(job), [made.trace()]).parts}
+        assert parts[COPIES] == pytest.approx(30e-9)
 
 
 class TestThreads:

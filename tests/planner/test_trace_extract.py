@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from planner.measure.traces.report.extraction import (
     DIVIDED,
     LEFT_OUT,
     LOWER_BOUND,
+    MOST_OTHERS,
     ONLY_BESIDE,
     PROFILED,
     SEVERAL,
@@ -300,6 +302,40 @@ class TestCommand:
         constants = known.calibration.constants
         assert (known.memory_bytes, constants.launch_overhead_seconds) == (7.0e10, pytest.approx(50e-9))
         assert constants.matmul_efficiency == base.calibration.constants.matmul_efficiency
+
+    def test_traces_without_any_constant(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """A thread alone launches nothing, and its operator has no sizes: on top of no device does it say anything."""
+        made = one_step(100)
+        made.operator("aten::mm", 0, 50)
+        path, facts = tmp_path / "rank0.json", tmp_path / "facts.yaml"
+        write_trace(made.trace(), path)
+        facts.write_text("base: h100-80gb-sxm\n")
+        assert main(["calibrate", str(path), "-o", str(tmp_path / "mine.yaml"), "--device", str(facts)]) == 2
+        assert "They show no other constants of a device, such as launches." in capsys.readouterr().err
+
+    def test_what_became_no_sample_is_listed(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """The longest by name, 50 ns of others together; a message that does not say its size."""
+        made = one_step(20_000, devices=(GPU,))
+        made.operator("aten::gelu", 0, 10, (8, 4))
+        made.kernel("gelu", 10, 100, call=5, number=1)
+        for number in range(MOST_OTHERS + 5):
+            made.kernel(f"kernel {number}", 1000 + 100 * number, 10 + 40 * (number < MOST_OTHERS))
+        made.kernel("nccl", 15_000, 100, on=SENDING, message=a_message("all_reduce", elements=0, ranks=(0, 1)))
+        path = tmp_path / "rank0.json"
+        write_trace(made.trace(), path)
+        main(["trace", "extract", str(path), "-o", str(tmp_path / "samples.csv")])
+        said = capsys.readouterr().out
+        share = 50 / (100 + 50 * MOST_OTHERS + 50)
+        assert re.search(rf"5 other names +5 +{share:.2%}", said)
+        assert re.search(r"all_reduce +1 +communication without a size", said)
+
+    def test_errors_of_few_shapes_are_assumed(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """One gelu is enough to be learned, but leaves none to be held out."""
+        path, facts = tmp_path / "rank0.json", tmp_path / "facts.yaml"
+        write_trace(a_model_step(gelu=10_000), path)
+        facts.write_text(yaml.safe_dump(FACTS))
+        assert main(["calibrate", str(path), "-o", str(tmp_path / "mine.yaml"), "--device", str(facts)]) == 0
+        assert "are assumed: none of their shapes was held out" in capsys.readouterr().out
 
     def test_several_runs_in_one_table(self, trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """Two recordings of a rank: each size of the first one twice, and one more of the second."""

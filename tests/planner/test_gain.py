@@ -76,6 +76,7 @@ LAW = ChangeErrors(
     ("changes", "apart", "half"),
     [
         (set(), 0.0, 0.0),
+        (set(), 0.16, 2.0 * 0.05),  # they differ in something that has no kind
         ({Change.DEGREES}, 0.0, 0.03),
         ({Change.DEGREES}, 0.16, math.sqrt(0.03**2 + 0.01 * 0.16)),  # 0.05
         ({Change.DEGREES, Change.RECOMPUTE}, 0.16, math.sqrt(1 + 2.0**2) * 0.05),  # unknown kinds: twice the error

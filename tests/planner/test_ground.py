@@ -14,11 +14,13 @@ from planner.uncertainty.counts import (
     FEW_RUNS,
     MOST_TOLD,
     ORDER,
+    TABLE,
     Counts,
     Gap,
     gaps_to_runs,
     list_gaps,
     read_counts,
+    read_stored_rows,
     traits_of,
 )
 from planner.uncertainty.intervals import ANY, intervals
@@ -59,6 +61,23 @@ def test_each_thing_that_no_run_has_is_a_sentence(overrides, decisions, sentence
 
     assert sentence in [gap.sentence for gap in found]
     assert gaps_to_runs(plain, count(*[plain] * 10)) == []
+
+
+def test_a_framework_of_the_job_was_never_measured():
+    """Runs are of releases that others have, too."""
+    cluster = JOB["cluster"] | {"framework": {"since": "2026-01"}}
+    report = estimate(load(JOB | {"cluster": cluster}), {"tp": 2})
+
+    found = gaps_to_runs(traits_of(report.problem.facts, report.plans[0].strategy), count(*[a_run()] * 10))
+
+    assert "no measured run of the job's own framework" in [gap.sentence for gap in found]
+
+
+def test_counts_are_written_as_they_are_stored():
+    """By dimension, kind and value, numbers by their size: a run more changes its own lines."""
+    stored = [(*list(row.values())[:3], int(row["runs"])) for row in read_stored_rows(TABLE)]
+
+    assert [(dimension, among, str(value), runs) for dimension, among, value, runs in read_counts().rows()] == stored
 
 
 def test_what_few_runs_have_says_how_many():

@@ -20,6 +20,7 @@ from planner.measure.plans.collect import collect
 from planner.measure.plans.job_array import export_array
 from planner.measure.plans.logs import read_logs
 from planner.measure.runs.predictions import Prediction, predictions
+from tests.builders_job import a_document
 from tests.cases import in_one_case
 from tests.sources import ROOT
 
@@ -289,13 +290,9 @@ def test_rows_of_an_array_are_the_plans(array, report):
 @pytest.mark.slow
 def test_an_array_of_an_own_model_on_an_own_device(tmp_path):
     """The table names a model of the file beside it, the device in a cell; torchtitan's metrics are of every step."""
-    sizes = {"num_layers": 4, "hidden_size": 1024, "num_heads": 8, "ffn_hidden_size": 4096, "vocab_size": 32000}
-    job = {
-        "model": sizes,
-        "cluster": {"device": {"base": "h100-80gb-sxm", "memory_bytes": 7e10}, "num_devices": 2},
-        "training": {"global_batch_size": 16, "sequence_length": 2048, "tokens": 1e9},
-        "search": {"target": "torchtitan"},
-    }
+    own = {"num_layers": 4, "hidden_size": 1024, "num_heads": 8, "ffn_hidden_size": 4096, "vocab_size": 32000}
+    job = a_document(own, "2xh100-80gb-sxm", batch=16, sequence=2048, tokens=1e9, search={"target": "torchtitan"})
+    job["cluster"] |= {"device": {"base": "h100-80gb-sxm", "memory_bytes": 7e10}}
     report = tmp_path / "plan.json"
     report.write_text(render(plan(load(job)), "json"))
     saved = read_plan(report, 1)

@@ -146,7 +146,9 @@ def _mixer_sizes(block: Mixer, split: int) -> dict[str, int]:
     if isinstance(block, SelectiveScan | ShortConvolution):
         channels = block.channels // split
         return {"channels": channels, "input projection": channels * (2 if isinstance(block, SelectiveScan) else 3)}
-    heads = _split(block.num_value_heads if isinstance(block, LinearAttention) else block.num_heads, split)
+    if isinstance(block, LinearAttention):
+        return _linear_attention_sizes(block, split)
+    heads = _split(block.num_heads, split)
     if isinstance(block, LatentAttention):
         keys = block.qk_nope_head_dim + block.qk_rope_head_dim
         both = block.qk_nope_head_dim + block.v_head_dim
@@ -172,22 +174,6 @@ def _mixer_sizes(block: Mixer, split: int) -> dict[str, int]:
             "output latent": block.output_rank,
             "output latents": _split(block.num_groups, split) * block.output_rank,
         }
-    if isinstance(block, LinearAttention):
-        key_heads = _split(block.num_key_heads, split)
-        widths = key_heads * block.key_head_dim, heads * block.value_head_dim
-        return {
-            "key heads": key_heads,
-            "value heads": heads,
-            "head of a key": block.key_head_dim,
-            "head of a value": block.value_head_dim,
-            "keys": widths[0],
-            "values": widths[1],
-            "queries, keys and values": 2 * widths[0] + widths[1],
-            "queries, keys, values and gate": 2 * sum(widths),
-            "decay and step heads": 2 * heads,
-            "decay latent": block.decay_rank,
-            "gate latent": block.gate_rank,
-        }
     inner, groups = heads * block.head_dim, 2 * _split(block.num_groups, split) * block.state_size
     return {
         "heads": heads,
@@ -196,6 +182,24 @@ def _mixer_sizes(block: Mixer, split: int) -> dict[str, int]:
         "inner": inner,
         "convolution": inner + groups,
         "input projection": 2 * inner + groups + heads,
+    }
+
+
+def _linear_attention_sizes(block: LinearAttention, split: int) -> dict[str, int]:
+    key_heads, heads = _split(block.num_key_heads, split), _split(block.num_value_heads, split)
+    keys, values = key_heads * block.key_head_dim, heads * block.value_head_dim
+    return {
+        "key heads": key_heads,
+        "value heads": heads,
+        "head of a key": block.key_head_dim,
+        "head of a value": block.value_head_dim,
+        "keys": keys,
+        "values": values,
+        "queries, keys and values": 2 * keys + values,
+        "queries, keys, values and gate": 2 * (keys + values),
+        "decay and step heads": 2 * heads,
+        "decay latent": block.decay_rank,
+        "gate latent": block.gate_rank,
     }
 
 

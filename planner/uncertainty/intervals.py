@@ -122,7 +122,7 @@ def _groups(cluster: Cluster, strategy: Strategy, breakdown: Sequence[Part]) -> 
         "dp": dense_data_group(**sizes),
         "pp": pipeline_group(**sizes, pp=strategy.pp),
     }
-    times = learn_collectives(cluster)
+    times, samples = learn_collectives(cluster), cluster.device.calibration.samples
     step = sum(one.exposed_seconds for one in breakdown)
     for part in breakdown:
         if part.name not in COMMUNICATION or part.exposed_seconds <= 0:
@@ -136,15 +136,10 @@ def _groups(cluster: Cluster, strategy: Strategy, breakdown: Sequence[Part]) -> 
             name=f"{part.name} communication",
             share=part.exposed_seconds / step,
             relative_deviation=float(times.relative_deviation(kind, **case)) if times and known else ROOFLINE_DEVIATION,
-            origin=f"{_samples_name(cluster) if known else 'networks'} of {cluster.device.name}",
+            origin=f"{samples.origin if samples and known else 'networks'} of {cluster.device.name}",
             is_sampled=known,
             is_outside=bool(times.is_outside(kind, **case)) if times and known else False,
         )
-
-
-def _samples_name(cluster: Cluster) -> str:
-    samples = cluster.device.calibration.samples
-    return samples.origin if samples else "samples"
 
 
 def strategy_operators(facts: Facts, strategy: Strategy) -> Iterator[tuple[Operator, int]]:

@@ -8,7 +8,7 @@ import pytest
 
 from costmodel.catalog.files import read
 from costmodel.errors import SpecError
-from costmodel.facts.model import Attention, Experts, LatentAttention, LinearAttention, Mlp
+from costmodel.facts.model import Attention, Experts, LatentAttention, LinearAttention, Mamba, Mlp
 from costmodel.models.families import FAMILIES, TEXT_PARTS, UNMODELLED
 from costmodel.models.flops import forward_attention_flops, parameters
 from costmodel.models.huggingface import model_from_config
@@ -130,6 +130,15 @@ def test_mpt_may_say_its_usual_layers():
     said = of_family("mpt-30b", attn_config=heads, ffn_config={"ffn_type": "mptmlp", "fc_type": "torch"})
 
     assert said.layers == of_family("mpt-30b").layers
+
+
+def test_layers_may_have_heads_of_their_own():
+    """As many as ``per_layer_config`` says, by their number; a Bamba whose list of attention is absent has none."""
+    heads = {"3": {"num_attention_heads": 4}}
+    attention = [layer.attention for layer in of_family("muse-glimmer-30b", per_layer_config=heads).layers[2:5]]
+
+    assert [one.num_heads for one in attention] == [attention[0].num_heads, 4, attention[0].num_heads]
+    assert {type(layer.attention) for layer in of_family("bamba-9b", attn_layer_indices=None).layers} == {Mamba}
 
 
 def test_lfm2_rounds_its_feed_forward_up():

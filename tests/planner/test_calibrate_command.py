@@ -22,7 +22,7 @@ from planner.jobs.cluster import Fitted, device_text
 from planner.jobs.document import read_mapping
 from planner.jobs.run_jobs import References, read, references
 from planner.measure.calibrate import advice
-from planner.measure.calibrate.advice import _candidates
+from planner.measure.calibrate.advice import Suggestion, _candidates
 from planner.measure.calibrate.calibrate import (
     Calibration,
     Unfit,
@@ -454,6 +454,16 @@ def test_few_runs_are_not_called_enough(found):
 
     assert "The runs are enough" not in text
     assert "up to 8 runs helped" in text
+
+
+def test_runs_that_narrow_constants_are_suggested(found, tmp_path):
+    """With the constant that each narrows most."""
+    (case,) = cases_of(tmp_path, {})
+    one = Suggestion(run=case.run, constant="matmul_efficiency", width_before=0.3, width_after=0.1)
+
+    text = calibration_text(replace(found, advice=replace(found.advice, suggestions=(one,))), "mine.yaml")
+
+    assert f"Worth measuring next\n  {one.run.id}: narrows matmul_efficiency from +- 30% to +- 10%" in text
 
 
 def test_runs_of_another_device_are_called_so(tmp_path, capsys):

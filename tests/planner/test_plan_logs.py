@@ -375,6 +375,8 @@ def test_a_log_of_another_batch_is_refused(array):
 
     with pytest.raises(SpecError, match="steps of 256 sequences, its row of 128"):
         collect(array / "runs.csv", array)
+    with pytest.raises(SpecError, match=r"--logs: there is no folder '.*nowhere'"):
+        collect(array / "runs.csv", array / "nowhere")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
@@ -33,6 +34,7 @@ from planner.measure.project.anchor import (
 from planner.measure.project.projected import (
     ProjectedPart,
     Projection,
+    add_small_runs,
     project,
     project_interval,
     project_plan,
@@ -43,6 +45,7 @@ from planner.measure.runs.predictions import Case
 from planner.report.section import gib
 from planner.uncertainty.intervals import Interval, find_weighted_quantile
 from planner.uncertainty.peaks import law_of
+from planner.verbs.plan import plan
 from tests.builders_estimate import estimate_by_recipes as estimate
 from tests.builders_kineto import event, kernel, launch, operator, write_file
 from tests.cases import in_one_case, read_table
@@ -644,6 +647,12 @@ class TestCommands:
 
         planned, sentence = project_plan(found, job, estimate(found.apply_to(job), {}).plan)
 
+        differing = replace(found, runs=(replace(found.runs[0], differences=("a setting",)),))
+        said = add_small_runs(plan(found.apply_to(job)), differing, job).small_runs
+        assert "2 layers differs: a setting" in said
+        assert any(
+            re.match(r"peaks: \d+\.\d+ GiB (above|below) the model's, as the small runs show", one) for one in said
+        )
         assert planned.interval == projected.interval
         assert f"measured {projected.measured_fraction:.0%} of strategy 1 directly" in sentence
         assert f"its peak is at most {gib(projected.most_peak_bytes)} GiB" in sentence

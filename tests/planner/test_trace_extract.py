@@ -329,14 +329,6 @@ class TestCommand:
         assert re.search(rf"5 other names +5 +{share:.2%}", said)
         assert re.search(r"all_reduce +1 +communication without a size", said)
 
-    def test_errors_of_few_shapes_are_assumed(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        """One gelu is enough to be learned, but leaves none to be held out."""
-        path, facts = tmp_path / "rank0.json", tmp_path / "facts.yaml"
-        write_trace(a_model_step(gelu=10_000), path)
-        facts.write_text(yaml.safe_dump(FACTS))
-        assert main(["calibrate", str(path), "-o", str(tmp_path / "mine.yaml"), "--device", str(facts)]) == 0
-        assert "are assumed: none of their shapes was held out" in capsys.readouterr().out
-
     def test_several_runs_in_one_table(self, trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """Two recordings of a rank: each size of the first one twice, and one more of the second."""
         other, table = tmp_path / "another0.json", tmp_path / "samples.csv"

@@ -171,8 +171,8 @@ class TestTensorParallel:
         assert any("network model" in doubt for doubt in found["doubts"])
 
 
-class TestSizes:
-    """Operators at other sizes of the job."""
+class TestJobs:
+    """Other sizes, and layouts whose messages one rank does not show: the network model times them."""
 
     def test_half_as_many_micro_batches_of_twice_the_size(self, trace, tmp_path, capsys):
         """As much work, with half as many kernels, whose fixed part of at most 5 us is saved."""
@@ -192,10 +192,6 @@ class TestSizes:
 
         assert given[Phase.RECOMPUTE, Role.LAYER] == given[Phase.FORWARD, Role.LAYER]
         assert len(given[Phase.RECOMPUTE, Role.LAYER]) == 2
-
-
-class TestUnrecordedMessages:
-    """A job of one rank shows neither transfers nor reductions: the network model times them."""
 
     def test_two_stages_send_and_wait_for_each_other(self, trace, tmp_path, capsys):
         """Four micro-batches on two stages take five eighths of one rank's time; none of its computation is lost."""

@@ -59,6 +59,27 @@ def test_what_is_not_set_stands_by_its_name():
     assert [*script.variables.uses["B"]] == [2, 3]
 
 
+@in_one_case(
+    ("text", "word"),
+    [
+        ("(( N = M * 2 ))\nrun $N", "$N"),
+        ("A=abc\nrun ${A:$(nproc):2}", "$(nproc):2"),
+        ("A=(1 2)\nrun ${A[5]}", "$A"),
+    ],
+)
+def test_numbers_that_are_not_known_are_none(text, word):
+    """A variable that such a number is assigned to keeps no older value."""
+    assert write_unknowns(follow(text).commands[-1].words[1]) == word
+
+
+@in_one_case("expression", ["^'a'", "^$P", "(a|b)+$", "a*a*a*a*a*$", "[[:punct:]]", f"a{'b' * 200}"])
+def test_a_regular_expression_that_is_not_read_leaves_its_condition_open(expression):
+    """Its parts are quoted or variables, or its matching takes exponential time: one must say how it ends."""
+    script = follow(f"P=a; if [[ ab =~ {expression} ]]; then run 1; fi")
+
+    assert script.variables.decisions[1][1] == "--set line_1=true, or --set line_1=false"
+
+
 def test_what_is_not_known_stays_one_name_in_a_shell_inside():
     """Blanks and signs of a command's name mean nothing to the shell that reads the words again."""
     script = follow('A=`pwd`\nB=$(cat "a b" | head)\nbash -c "eval run $A/x $B $C"')

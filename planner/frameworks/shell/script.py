@@ -126,6 +126,8 @@ def _binary(left: Node, sign: str, right: Node, words: Words) -> Verdict:
         first, combine = decide(left, words), Verdict.or_else if sign in ("||", "-o") else Verdict.and_also
         return first if first == Verdict(combine is Verdict.or_else, True) else combine(first, decide(right, words))
     one, one_known = _text(left, words, right)
+    if sign == "=~":
+        return _matches(one, right, words) if one_known else Verdict(False, False)
     other, other_known = _text(right, words, left)
     is_known = one_known and other_known
     if (not one and _vanishes(left)) or (not other and _vanishes(right)):
@@ -135,8 +137,6 @@ def _binary(left: Node, sign: str, right: Node, words: Words) -> Verdict:
         if numbers[0] is None or numbers[1] is None:
             return Verdict(False, False)
         return Verdict(NUMBERS[sign](numbers[0], numbers[1]), is_known)
-    if sign == "=~":
-        return _matches(one, other, is_known)
     if sign in ("<", ">"):
         return Verdict(one < other if sign == "<" else one > other, is_known)
     is_same = one == other if "string" in right.type or _is_single(right) else fnmatchcase(one, other)
@@ -161,18 +161,34 @@ def _vanishes(node: Node) -> bool:
     return node.type in ("simple_expansion", "expansion") and _is_single(node)
 
 
-LONGEST_MATCH = 200
+LONGEST_MATCH, MOST_REPETITIONS = 100, 4  # more may take exponential time
+
+CLASSES = {"digit": "0-9", "alpha": "A-Za-z", "alnum": "A-Za-z0-9", "lower": "a-z", "upper": "A-Z", "space": r"\s"}
+"""Classes of letters in a regular expression of POSIX, by their names."""
 
 
-def _matches(text: str, expression: str, is_known: bool) -> Verdict:
-    """
-    Match a text with a regular expression.
+def _class_letters(found: re.Match[str]) -> str:
+    return CLASSES.get(found[1], found[0])
 
-    Long expressions and nested repetitions are not evaluated, as they may take exponential time.
-    """
-    if len(text) + len(expression) <= LONGEST_MATCH and not re.search(r"[+*}]\s*\)\s*[+*{]", expression):
+
+def _expression(node: Node, words: Words) -> str | None:
+    """Return a regular expression; None: parts of it are variables or quoted, or its matching may take too long."""
+    is_raw = node.type == "regex"
+    text, is_read = (source_of(node), True) if is_raw else _text(node, words)
+    text = re.escape(text) if "string" in node.type else re.sub(r"\[:(\w+):\]", _class_letters, text)
+    is_read &= "[:" not in text and not (is_raw and re.search(r"""["'`]|\$[\w({]""", text))
+    repeated = re.findall(r"[+*?{]", text)
+    is_short = len(text) <= LONGEST_MATCH and len(repeated) <= MOST_REPETITIONS and not re.search(r"\)[+*{]", text)
+    return text if is_read and is_short else None
+
+
+def _matches(text: str, node: Node, words: Words) -> Verdict:
+    """Match a text with a regular expression; one that is not read here leaves the condition open."""
+    expression = _expression(node, words)
+    if expression is not None and len(text) <= LONGEST_MATCH:
         with suppress(re.error):
-            return Verdict(re.search(expression, text) is not None, is_known)
+            return Verdict(re.search(expression, text) is not None, True)
+    words.variables.states.add(line_of(node))
     return Verdict(False, False)
 
 

@@ -185,6 +185,14 @@ def test_what_has_no_costs_is_refused_by_its_name(text, message, tmp_path):
     assert message in str(refused.value)
 
 
+def test_sparse_attention_over_few_tokens_is_costed_as_dense(tmp_path):
+    """The indexer keeps 2,048 tokens, and a sequence has no more; another script may have said the precision."""
+    job = imported(tmp_path, "--enable-dsa-indexer", "training.precision=fp16")
+
+    assert job.document["training"]["precision"] == "fp16"
+    assert "--enable-dsa-indexer, sparse attention: costed as dense over 2,048 tokens" in notes_of(job)
+
+
 def test_unknown_options_are_named_and_asked_for_where_something_is_missing(tmp_path):
     """The words in an option's name say nothing; a size that nothing says may be what an unknown option says."""
     job = imported(tmp_path, "--bf16 --log-batch-parallel-recompute-shard 3")

@@ -150,8 +150,9 @@ def _remove_noops(given: Given) -> Words | None:
     stages = degree(_number(given, STAGES, 1), f"{WHERE}.{STAGES}")
     size = _number(given, CHUNK_LAYERS, -(-total // stages))
     if size < 1 or total % size or (total // size) % stages:
-        problem = f"is {size}; {total} layers are no such chunks on {stages} pipeline ranks."
-        raise SpecError(f"{WHERE}.{CHUNK_LAYERS}", problem)
+        name, value = (CHUNK_LAYERS, size) if CHUNK_LAYERS in given else (STAGES, stages)
+        problem = f"is {value}; the {total} layers of --num-layers do not divide over {stages} pipeline ranks."
+        raise SpecError(f"{WHERE}.{name}", problem)
     chunks = [sum(layer not in noops for layer in range(start, start + size)) for start in range(0, total, size)]
     more = {LAYOUT: [layout_text(chunks, mtp_layers=_number(given, "--mtp-num-layers", 0))]} if len(chunks) > 1 else {}
     return {"--num-layers": [str(sum(chunks))], **more}
@@ -200,10 +201,11 @@ def _deal_piped_layers(given: Given) -> Words | None:
 
 def _translate_layer_list(given: Given) -> Words | None:
     """Translate the numbers of layers of all stages to a custom pipeline layout."""
-    layers = [int(word) for word in ",".join(given["--num-layer-list"]).split(",") if word.isdecimal()]
-    if sum(layers) != _number(given, "--num-layers"):
-        problem = f"is {' '.join(given['--num-layer-list'])}, which are not the layers of the model."
-        raise SpecError(f"{WHERE}.--num-layer-list", problem, f"Give {_number(given, '--num-layers')} layers in all.")
+    words, total = ",".join(given["--num-layer-list"]).split(","), _number(given, "--num-layers")
+    layers = [int(word) for word in words if word.isdecimal()]
+    if len(layers) < len(words) or sum(layers) != total:
+        problem = f"expected the layers of each stage, {total} in all, got {shown(' '.join(given['--num-layer-list']))}."
+        raise SpecError(f"{WHERE}.--num-layer-list", problem)
     return {LAYOUT: [layout_text(layers, mtp_layers=_number(given, "--mtp-num-layers", 0))]} if layers[1:] else {}
 
 

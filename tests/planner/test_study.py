@@ -14,8 +14,8 @@ from benchmarks.paper.gains import gain_checks, setting_problem
 from costmodel.errors import SpecError
 from planner import cli, load, plan, render_study, study
 from planner.report.html.study_page import study_charts
-from planner.report.records.study import StudyRecord
-from planner.report.study import cost_fraction, features_sections, heading_rows
+from planner.report.records.study import FeatureRecord, StudyRecord
+from planner.report.study import cost_fraction, feature_remark, features_sections, heading_rows
 from planner.verbs.study_features import study_features
 from planner.verbs.study_names import STUDIES
 from tests.builders_job import a_document
@@ -264,6 +264,64 @@ def test_devices_that_a_plan_leaves_idle_are_named():
     ]
 
 
+SIX_LAYERS = {"hidden_size": 1024, "num_layers": 6, "num_heads": 8, "ffn_hidden_size": 4096, "vocab_size": 32000}
+PINNED = {"tp": 1, "cp": 1, "sharding": "optimizer", "recompute": "none", "cuda_graphs": "none"}
+
+
+def test_a_study_without_values_chooses_them():
+    """VPP up to six layers, embedding and head over PP2, PP up to four GPUs, MBS that divides the batch of 24."""
+    job = a_job(
+        model=SIX_LAYERS,
+        cluster={"device": "h100-80gb-sxm", "num_devices": 4},
+        training={"global_batch_size": 24, "sequence_length": 1024, "tokens": 1e9},
+        search={"pin": {**PINNED, "pp": 2}},
+    )
+
+    report = study(job, "schedule")
+
+    assert {name: [*of(report, name)] for name in ("vpp", "pp", "mbs")} == {
+        "vpp": [1, 2, 4],
+        "pp": [1, 2, 4],
+        "mbs": [1, 2, 4, 8],
+    }
+
+
+def test_domains_that_are_built_are_studied():
+    """An HGX node has eight GPUs, NVL16 sixteen; a job of sixteen has no larger domain."""
+    report = study(a_job(model=SIX_LAYERS, search={"pin": {**PINNED, "pp": 1}}), "nodes")
+
+    assert [*of(report, "scale_up")] == [8, 16]
+
+
+SPLIT = {"tp": 8, "cp": 1, "pp": 1, "mbs": 1, "sharding": "optimizer", "recompute": "full"}
+LARGE = {"model": "llama3-70b", "cluster": {"device": "h100-80gb-sxm", "num_devices": 32}}
+
+
+def test_linearity_begins_at_the_first_point_with_a_plan():
+    """70 billion parameters with their optimizer states do not fit on two nodes of tensor-parallel ranks."""
+    (series,) = study(a_job(**LARGE, search={"pin": SPLIT}), "scale", {"strong": [16, 32]}).series
+
+    assert [(one.plan is None, one.linearity_fraction) for one in series.points] == [(True, None), (False, 1)]
+
+
+@pytest.mark.slow
+def test_a_feature_without_which_nothing_fits_says_so():
+    """ZeRO-1 frees 12 bytes of each parameter but a fourth; a search that found nothing in time proves nothing."""
+    pinned = {name: value for name, value in SPLIT.items() if name not in ("sharding", "recompute")}
+    job = a_job(**LARGE, search={"pin": {**pinned, "recompute": "full", "cuda_graphs": "none", "dp_overlap": True}})
+    (best,) = plan(job, certified=False, explained=False).plans[:1]
+    late = job.change_limits(time_limit_seconds=1e-6)
+
+    remarks = [
+        feature_remark(FeatureRecord.read(one))
+        for given in (job, late)
+        for one in study_features(given, best, ["sharding"])
+    ]
+
+    assert remarks[0].startswith("nothing fits; lacks ")
+    assert remarks[1] == "time ran out"
+
+
 def test_nodes_of_another_number_do_not_idle():
     """The study of nodes keeps the plan's step on each of them."""
     points = StudyRecord.read(study(a_job(), "reliability", {"nodes": [1, 2, 8]})).series[0].points
@@ -291,6 +349,7 @@ def test_more_bandwidth_is_never_slower():
         ("batch", {"batch": [64, 64]}, r"has one value, 64"),
         ("batch", {"batch": [0, 64]}, r"training\.global_batch_size: must be at least 1, got 0"),
         ("reliability", {"interval": [0, 5]}, r"values\.interval: expected whole numbers from 1, got 0\."),
+        ("reliability", {"checkpoint": [-1, 5]}, r"values\.checkpoint: must be at least 0, got -1\."),
         ("reliability", {"mttr": [-1, 5]}, r"reliability\.mttr_seconds: must be at least 0, got -1"),
         ("network", {"internode": ["400Gbps", "1GB/s"]}, r"values\.internode: .*Write 400Gbit/s"),
         ("nodes", {"scale_up": [8, 12]}, r"a domain of level 'nvlink' holds 12 devices"),
@@ -329,6 +388,15 @@ def test_a_part_that_does_not_apply_is_a_note():
     assert report.notes == ("vpp does not apply to this job: the plan has no pipeline (PP1).",)
 
 
+def test_a_whole_strategy_leaves_a_study_nothing_to_choose():
+    """The schedule of a pinned line is given."""
+    line = "TP2 DP8 MBS1 ZeRO1 graphs=none recompute=none overlap=tp,dp"
+    with pytest.raises(
+        SpecError, match=r"search\.pin: names whole strategies: nothing is left .* 'schedule' .* Drop it"
+    ):
+        study(a_job(search={"pin": line}), "schedule")
+
+
 def test_a_measured_step_is_for_reliability_alone():
     """Other studies predict steps."""
     with pytest.raises(SpecError, match="step: the study 'batch' predicts steps"):
@@ -336,8 +404,8 @@ def test_a_measured_step_is_for_reliability_alone():
 
 
 def test_a_job_without_a_plan_has_nothing_to_study():
-    """405 billion parameters do not fit on 16 GPUs."""
-    report = study(a_job(model="llama3-405b"), "reliability")
+    """405 billion parameters do not fit on 16 GPUs, however long a step was measured."""
+    report = study(a_job(model="llama3-405b"), "reliability", step_seconds=20)
 
     assert (report.base, report.exit_code) == (None, 1)
     assert "planner explain" in render_study(report)

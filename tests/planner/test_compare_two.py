@@ -33,6 +33,7 @@ def files(tmp_path_factory):
     paths = {name: tmp_path / name for name in ("job.yaml", "run.sh", "plan.json")}
     paths["job.yaml"].write_text(json.dumps(JOB))
     paths["run.sh"].write_text(SCRIPT)
+    (tmp_path / "torn.json").write_text('{"plans": [')
     paths["plan.json"].write_text(render(plan(load({**JOB, "strategy": {}})), "json"))
     return {name: str(path) for name, path in paths.items()}
 
@@ -114,6 +115,28 @@ def test_a_script_alone_is_compared_with_its_fastest_plan(files, capsys):
     assert document["saved_seconds_per_step"] >= 0
 
 
+def test_a_broken_rule_says_whose_strategy_breaks_it(files):
+    """And amounts of two currencies are not subtracted."""
+    first = read_any(f"{files['job.yaml']} tp_overlap=true sequence_parallel=false costs.price_per_device_hour=2")
+    second = read_any(f"{files['job.yaml']} costs.price_per_device_hour=2 costs.currency=EUR")
+
+    text = render(compare_two(first.side(), second.side()))
+
+    assert "Forbidden: the first strategy breaks these rules" in text
+    assert "the second strategy breaks" not in text
+    assert not [line for line in text.splitlines() if line.startswith("cost")]
+
+
+def test_a_saved_plan_alone_is_compared_with_the_best_of_its_job(files, capsys):
+    """The second plan of the report is what it was, and the first one is recommended again."""
+    saved = [one["step_time_seconds"] for one in json.loads(Path(files["plan.json"]).read_text())["plans"]]
+
+    assert main(["explain", f"{files['plan.json']} --number 2", "--format", "json"]) == 0
+
+    document = json.loads(capsys.readouterr().out)
+    assert [document[side]["step_time_seconds"] for side in ("given", "best")] == pytest.approx([saved[1], saved[0]])
+
+
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("words", "message"),
@@ -121,6 +144,8 @@ def test_a_script_alone_is_compared_with_its_fastest_plan(files, capsys):
         (["llama3-8b", "job.yaml"], "Put a job of several words in quotation marks"),
         (["plan.json tp=2", "job.yaml"], "is a saved plan, which tp=2 cannot change"),
         (["plan.json --number 99", "job.yaml"], "has plans 1 to"),
+        (["plan.json --number x", "job.yaml"], "--number: expected a whole number, got 'x'."),
+        (["torn.json", "job.yaml"], "torn.json: is not JSON"),
         (["run.sh --set GBS=64", "job.yaml"], "run.sh --set GBS=64: cluster.device: is no argument of Megatron-LM"),
         (["job.yaml --speed 9", "job.yaml"], "no job has the option --speed"),
         (["job.yaml --number 2", "job.yaml"], "--number is no option of a job file"),
@@ -139,9 +164,13 @@ def test_what_cannot_be_compared(files, monkeypatch, capsys, words, message):
 
 @pytest.mark.slow
 def test_a_job_without_a_plan_has_nothing_to_compare(files):
-    """A model that does not fit is named."""
+    """A model that does not fit is named; nor has a job without a strategy one to compare its plan with."""
+    job = read_any("llama3-405b 8xh100 --batch 64 --sequence 8k --tokens 1T")
+
     with pytest.raises(SpecError, match="has no plan"):
-        read_any("llama3-405b 8xh100 --batch 64 --sequence 8k --tokens 1T").side()
+        job.side()
+    with pytest.raises(SpecError, match="llama3-405b 8xh100 .*: has no strategy to compare.*such as TP8 PP4"):
+        job.compare_with_plan()
 
 
 @pytest.mark.slow

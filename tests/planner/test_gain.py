@@ -13,6 +13,7 @@ import pytest
 
 from costmodel.strategy import CudaGraphs
 from planner import compare, compare_two, estimate, load, render
+from planner.report.compared import unproven_text
 from planner.report.html.page import comparison_charts
 from planner.report.html.shown import comparison_plans
 from planner.report.records.explained import ComparisonRecord
@@ -215,6 +216,8 @@ def test_an_unproven_feature_is_worth_what_the_plan_loses_without_it(monkeypatch
     lost = (without.step_seconds - best.step_seconds) / given.step_seconds
     assert [one.text for one in gain.unproven] == ["graphs of the whole iteration"]
     assert gain.unproven_fraction == gain.unproven[0].fraction == pytest.approx(lost)
+    said = f"{100 * lost:.1f} of {gain.fraction:.1%} rest on features that no measured run shows: "
+    assert unproven_text(gain) == f"{said}graphs of the whole iteration ({lost:.1%})"
     assert 0 < lost < gain.fraction
     assert gain_of(best, best).unproven == ()
 
@@ -229,6 +232,7 @@ def test_a_plan_that_needs_a_feature_rests_on_it_whole(monkeypatch):
 
     assert gain.fraction > 0
     assert gain.unproven[0].is_needed
+    assert unproven_text(gain).endswith(" (the plan needs it)")
     assert gain.unproven_fraction == gain.fraction
 
 
@@ -243,6 +247,7 @@ def test_what_no_decision_of_the_given_strategy_changes_is_needed(monkeypatch):
     gain = gain_of(estimated(**{**NVIDIA, "recompute": "full"}), estimated())
 
     assert gain.unproven[0].is_needed
+    assert unproven_text(gain).endswith(" (the plan needs it)")
     assert gain.unproven_fraction == gain.fraction > 0
 
 

@@ -47,12 +47,14 @@ def read_lengths(
         training.max_seqlen_per_dp_cp_rank,
     )
     if entry is None:
-        if rank_tokens is not None:
-            problem = f"is {rank_tokens:,} without training.sequence_lengths, by which sequences are dealt."
-            raise SpecError("training.max_seqlen_per_dp_cp_rank", problem, "Add the lengths, or take it out.")
-        return None, None, None
-    path = folder / os.path.expanduser(entry) if isinstance(entry, str) else None
-    rows = _file_rows(path) if path else _entry_rows(entry)
+        problem = f"is {rank_tokens:,} without training.sequence_lengths, by which sequences are dealt."
+        raise SpecError("training.max_seqlen_per_dp_cp_rank", problem, "Add the lengths, or take it out.")
+    path: Path | None = None
+    if isinstance(entry, str):
+        path = folder / os.path.expanduser(entry)
+        rows = _file_rows(path)
+    else:
+        rows = _entry_rows(entry)
     counts: defaultdict[int, float] = defaultdict(int)
     for where, length, count in rows:
         if length > sequence_length:
@@ -79,11 +81,7 @@ def read_lengths(
     return lengths, histogram, path
 
 
-def _entry_rows(entry: str | Histogram) -> Iterable[tuple[str, int, float]]:
-    if not isinstance(entry, Mapping):
-        raise SpecError(
-            HISTOGRAM, f"expected lengths with counts such as {{4k: 70, 32k: 30}} or a file, got {shown(entry)}."
-        )
+def _entry_rows(entry: Histogram) -> Iterable[tuple[str, int, float]]:
     seen: dict[int, object] = {}
     for written, count in entry.items():
         where = f"{HISTOGRAM}.{written}"

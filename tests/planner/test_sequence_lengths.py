@@ -75,6 +75,7 @@ BAD = [
     ({"long": 1}, "training.sequence_lengths.long: expected a length in tokens such as 4k or 4096, got 'long'."),
     ({"0": 1}, "expected a length in tokens such as 4k or 4096, got '0'."),
     ({"1k": 1, 1024: 2}, "training.sequence_lengths.1024: names the length 1,024 a second time, after '1k'."),
+    (dict.fromkeys(map(str, range(1, 16_386)), 1), "lengths.16385: is one length too many: at most 16,384 different"),
     ({}, "training.sequence_lengths: holds no length. Write {4k: 0.7, 32k: 0.3}."),
     ([1024, 2048], "training.sequence_lengths: expected"),
     ("no/such.csv", "no/such.csv"),

@@ -297,6 +297,7 @@ def test_a_line_chooses_some_of_several_settings():
     assert [one.gradient_dtype for one in chosen] == ["bf16", "fp32"]
 
 
+@pytest.mark.slow
 def test_an_estimate_takes_the_values_that_are_fastest():
     """A given strategy is costed with either; the report is of a job with one value."""
     answer = estimate(load(a_job(GRADIENTS)), {"tp": 2, "pp": 2, "mbs": 4})

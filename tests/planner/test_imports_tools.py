@@ -88,6 +88,39 @@ def test_widths_that_a_tool_computes(tmp_path):
     assert flagscale["ffn_hidden_size"] == 7168
 
 
+def test_experts_of_tools_are_as_wide_as_they_say(tmp_path):
+    """GPT-NeoX routes to one expert as wide as the MLP, in every layer; Nanotron's shared expert is one expert wide."""
+    neox = found(tmp_path, "neox.yml", NEOX.replace('"num-layers": 32,', '"num-layers": 32, "moe_num_experts": 8,'))
+    moe = "moe_config: {num_experts: 8, top_k: 2, enable_shared_expert: true, moe_intermediate_size: 1024}"
+    text = FILES["nanotron.yaml"].replace("num_hidden_layers: 28", f"num_hidden_layers: 28\n    {moe}")
+    nanotron = found(tmp_path, "nanotron.yaml", text.replace("is_llama_config", "is_qwen2_config"))
+
+    names = ("num_experts", "top_k", "expert_ffn_hidden_size", "moe_layer_interval", "shared_ffn_hidden_size")
+    assert [neox.document["model"].get(name) for name in names] == [8, 1, 11008, 1, None]
+    assert [nanotron.document["model"].get(name) for name in names] == [8, 2, 1024, 1, 1024]
+
+
+def test_llm_foundry_counts_tokens_and_names_models_of_the_hub(tmp_path):
+    """Without ``fsdp_config`` every GPU holds the whole model."""
+    text = FILES["foundry.yaml"]
+    hub = "model: {name: hf_causal_lm, pretrained_model_name_or_path: meta-llama/Meta-Llama-3-8B}\n"
+    plain = f"{text[: text.index('fsdp_config')]}{text[text.index('optimizer') :]}".replace("100ba", "2000000tok")
+    job = found(tmp_path, "foundry.yaml", plain).document
+    named = f"{text[: text.index('model:')]}{hub}{text[text.index('max_duration') :]}"
+    other = found(tmp_path, "foundry.yaml", named).document
+
+    assert (job["strategy"]["sharding"], job["training"]["tokens"]) == ("none", 2_000_000)
+    assert (other["model"], other["strategy"]["sharding"]) == ("llama3-8b", "gradients")
+
+
+def test_a_configuration_of_deepspeed_that_is_null_is_none(tmp_path):
+    """Accelerate's own keys then say the stage."""
+    text = "distributed_type: DEEPSPEED\nnum_processes: 8\nmixed_precision: bf16\n"
+    text += "deepspeed_config: {zero_stage: 2, deepspeed_config_file: null}\n"
+
+    assert found(tmp_path, "accelerate.yaml", text).document["strategy"]["sharding"] == "gradients"
+
+
 def test_gpt_neox_has_defaults_of_its_own(tmp_path):
     """FP16, a tied embedding with learned positions, GELU, no ZeRO, no recomputation, one micro-batch a step."""
     text = '{"num_layers": 12, "hidden_size": 768, "num_attention_heads": 12, "seq_length": 1024,\n'

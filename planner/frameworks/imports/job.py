@@ -422,10 +422,10 @@ def _import_accelerate(config: Mapping[str, Any], trainer: Meaning, read: Reader
     """Import Accelerate's configuration; a DeepSpeed configuration that it names is searched next to it."""
     section = config.get("deepspeed_config")
     name = section.get("deepspeed_config_file") if isinstance(section, Mapping) else None
-    if config.get("distributed_type") == "DEEPSPEED" and isinstance(name, str):
+    if config.get("distributed_type") == "DEEPSPEED" and name is not None:
         if config.get("mixed_precision") in ("bf16", "fp16"):
             trainer.entries.setdefault("given.half", config["mixed_precision"])
-        return readers.deepspeed_job(_read_deepspeed(name, read), trainer, overrides)
+        return readers.deepspeed_job(_read_deepspeed(str(name), read), trainer, overrides)
     return readers.accelerate_job(config, trainer, overrides)
 
 

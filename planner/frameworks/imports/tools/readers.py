@@ -230,8 +230,6 @@ def accelerate_job(config: Mapping[str, Any], trainer: Meaning, overrides: Seque
 
 def _rename_for_deepspeed(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys of ``deepspeed_config`` as DeepSpeed's own."""
-    if "deepspeed_config.deepspeed_config_file" in flat:
-        raise SpecError("deepspeed_config.deepspeed_config_file", "is a file of its own.", "Import that one.")
     half = {f"{flat.get('mixed_precision')}.enabled": True} if flat.get("mixed_precision") in ("bf16", "fp16") else {}
     given = {name: flat.get(f"deepspeed_config.{name}") for name in DATA.renamed}
     return {**{DATA.renamed[name]: value for name, value in given.items() if value is not None}, **half}
@@ -578,8 +576,12 @@ def _stage_layers(given: Mapping[str, Any], model: Any) -> list[Any]:
     """Return the layers of each virtual stage, where modules or first layers are named; None: not known."""
     lists = [given.get(name) for name in ("module_fqns_per_model_part", f"{PREFIX}split_points")]
     parts, splits = (one.split(",") if isinstance(one, str) and one else one or [] for one in lists)
-    if not all(isinstance(one, (list, tuple)) for one in (parts, splits, *parts)):
-        raise SpecError("parallelism.module_fqns_per_model_part", f"expected lists, got {shown(parts)}.")
+    if not isinstance(parts, (list, tuple)) or not all(isinstance(one, (list, tuple)) for one in parts):
+        problem = f"expected lists of modules such as [['layers.0'], ['layers.1']], got {shown(parts)}."
+        raise SpecError("parallelism.module_fqns_per_model_part", problem)
+    if not isinstance(splits, (list, tuple)):
+        problem = f"expected names of layers such as ['layers.8'], got {shown(splits)}."
+        raise SpecError(f"parallelism.{PREFIX}split_points", problem)
     if parts:
         return [sum(str(name).startswith("layers.") for name in part) for part in parts]
     begins = [str(name).removeprefix("layers.") for name in splits]

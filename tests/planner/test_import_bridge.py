@@ -180,6 +180,31 @@ def test_python_is_followed_over_what_is_known():
     assert found[2:] == (14, 4, {"a": 1, "b": -2}, True)
 
 
+CHOICES = """
+def ours(flag=None):
+    size: int = 3
+    table = {'a': 1}
+    table['b'], table[unknown()] = size * 2, 9
+    assert size
+    return table, flag or size, size and table['b'], unknown() or 4, ours is not None, ours is None
+def long():
+    return [[(a, b) for a in range(4000)] for b in range(4000)]
+"""
+"""A recipe that chooses, and one that takes longer than any does."""
+
+
+def test_choices_are_followed_as_python_does():
+    """An entry of a table by an unknown key is none, and an unknown side of ``or`` leaves it unknown."""
+    names = read_module(CHOICES, "example")
+
+    table, either, both, maybe, is_made, is_none = result_of(names["ours"], "example")
+
+    assert (table, either, both, is_made, is_none) == ({"a": 1, "b": 6}, 3, 6, True, False)
+    assert maybe is UNKNOWN
+    with pytest.raises(SpecError, match=r"example: is longer than a recipe that is read\."):
+        result_of(names["long"], "example")
+
+
 CALLS = """
 from elsewhere import Model, Other, apply_flex_dispatcher_backend, copy, tune
 def double(size=1, more=0):

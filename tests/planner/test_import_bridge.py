@@ -79,6 +79,18 @@ def test_a_recipe_needs_no_overrides(tmp_path):
     assert job.document["training"]["global_batch_size"] == 4096
 
 
+@pytest.mark.parametrize("name", ["fp8_dot_product_attention", "fp8_multi_head_attention"])
+def test_attention_in_fp8_is_a_setting(tmp_path, name):
+    """The older option is costed as the newer one, and says so."""
+    launch = "torchrun --nproc-per-node 8 --nnodes 8 run_recipe.py --recipe llama3_70b_pretrain"
+    job = imported(
+        tmp_path, f"{launch} mixed_precision=bf16_with_fp8_current_scaling_mixed mixed_precision.{name}=true"
+    )
+
+    assert job.document["settings"]["fp8_attention"] is True
+    assert (f"mixed_precision.{name}: costed as mixed_precision.fp8_dot" in job.text) == (name[4:9] == "multi")
+
+
 def test_a_precision_by_name_takes_the_place_of_the_recipes(tmp_path):
     """Current scaling keeps the gathered weights in FP8; NVIDIA's nano name means blocks all the same."""
     start = "torchrun --nproc-per-node 8 run_recipe.py --recipe llama3_8b_pretrain"

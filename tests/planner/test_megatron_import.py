@@ -357,7 +357,13 @@ def test_missing_arguments_are_named(left_out, message):
 
 def test_the_vocabulary_decides_between_models_that_differ_in_nothing_else():
     """Llama 2 70B has 32,000 entries, Llama 3 70B 128,256; all other sizes are the same."""
-    large = {"layers 32": "layers 80", "4096": "8192", "14336": "28672", "heads 32": "heads 64", "-size 128256": "-size 32000"}
+    large = {
+        "layers 32": "layers 80",
+        "4096": "8192",
+        "14336": "28672",
+        "heads 32": "heads 64",
+        "-size 128256": "-size 32000",
+    }
     text = f"{SMALL} {BATCH} --micro-batch-size 1"
     for small, other in large.items():
         text = text.replace(small, other)

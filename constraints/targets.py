@@ -132,8 +132,6 @@ def _require_precision(facts: Facts, target: str) -> None:
 def _has_own_bytes(facts: Facts) -> bool:
     """Tell whether a precision differs from the catalog's of its name, with the bytes that follow from the settings."""
     precision = facts.workload.precision
-    if precision.name not in catalog.precisions():
-        return True
     return storage_precision(catalog.precision(precision.name), facts.cluster.settings) != precision
 
 

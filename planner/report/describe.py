@@ -445,8 +445,6 @@ def align_rows(rows: Iterable[tuple[str, str]]) -> str:
 
 def _table(title: str, rows: Sequence[Mapping[str, str]]) -> str:
     """Write columns as wide as their widest cell; the last one is not padded."""
-    if not rows:
-        return f"{title}: none"
     lines = [list(rows[0]), *(list(row.values()) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     cells = [[cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines]

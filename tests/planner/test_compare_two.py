@@ -169,7 +169,7 @@ def test_a_job_without_a_plan_has_nothing_to_compare(files):
 
     with pytest.raises(SpecError, match="has no plan"):
         job.side()
-    with pytest.raises(SpecError, match="llama3-405b 8xh100 .*: has no strategy to compare.*such as TP8 PP4"):
+    with pytest.raises(SpecError, match=r"llama3-405b 8xh100 .*: has no strategy to compare.*such as TP8 PP4"):
         job.compare_with_plan()
 
 

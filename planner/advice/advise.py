@@ -427,7 +427,8 @@ def _best(points: Sequence[ClusterPoint], quantity: str) -> tuple[ClusterPoint |
     """
     known = [point for point in points if point.metrics[quantity] < math.inf]
     if points and not known:
-        raise SpecError("aim", f"no device has a known {quantity.split('_')[0]}.", "Choose another aim.")
+        problem = f"the {quantity.split('_')[0]} of no device that runs the job is known."
+        raise SpecError("aim", problem, "Choose another aim.")
 
     def rank(point: ClusterPoint) -> tuple[float, ...]:
         return (point.metrics[quantity], *(point.metrics[name] for name in FRONT))

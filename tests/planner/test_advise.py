@@ -90,6 +90,7 @@ def test_the_front_with_cuts_is_that_of_every_cell(everything):
     found = ask(a_job(), choices())
 
     assert len(found.cut) > 0 == len(everything.cut)
+    assert ["Cut by lower bounds" in render_advice(one, "html") for one in (found, everything)] == [True, False]
     assert found.num_cells == everything.num_cells == 8
     assert names(found.pareto_front) == names(everything.pareto_front)
     assert [point.metrics for point in found.pareto_front] == [point.metrics for point in everything.pareto_front]
@@ -201,8 +202,12 @@ def test_the_front_is_of_cells_within_the_power():
 
 def test_a_wish_that_nothing_meets_says_what_would():
     """The limit that each of the nearest needs, and the tokens with which it would meet the wish."""
-    text = render_advice(ask(a_job(), choices(sizes=(8,)), Wish(days=1)))
+    found = ask(a_job(), choices(sizes=(8,)), Wish(days=1))
+    text, page = render_advice(found), render_advice(found, "html")
+    overruns = [one["overrun_fraction"] for one in json.loads(render_advice(found, "json"))["nearest"]]
 
+    assert "Nearest to the wish" in page
+    assert [one["days"] for one in overruns] == [point.metrics[DAYS] - 1 for point in found.nearest]
     assert text.count("instead of 1 day (+") == 3
     assert text.count("fewer tokens") == 3
 
@@ -279,7 +284,27 @@ def test_a_device_that_cannot_run_the_job_is_named():
     assert names(found.points) == [("h100-80gb-sxm", 8)]
     assert found.failed[0].cell.device == "v100-32gb-sxm"
     assert any("v100-32gb-sxm in 8 devices" in note for note in found.notes)
+    assert "Without a plan" in render_advice(found, "html")
     assert found.exit_code == 0
+
+
+def test_cells_that_had_no_time_are_not_called_impossible():
+    """No time is no proof; a device that the job itself has a price for needs no table of prices."""
+    late = a_job(price_per_device_hour=2) | {"search": {"time_limit_seconds": 1e-6}}
+    found = ask(late, choices(devices=("h100",), sizes=(8,), prices=PriceList()))
+    priced = ask(a_job(price_per_device_hour=2), choices(devices=("h100",), sizes=(8,), prices=PriceList()))
+
+    assert (found.exit_code, found.rivals) == (3, ())
+    assert "no cell has a plan" in render_advice(found)
+    assert priced.answer.metrics[MONEY] == pytest.approx(2 * 8 * 24 * priced.answer.metrics[DAYS])
+    with pytest.raises(SpecError, match=r"format: there is no format 'htm'\. Did you mean 'html'\?"):
+        render_advice(found, "htm")
+
+
+def test_no_more_cells_are_asked_for_than_a_table_can_hold():
+    """Four devices in 30,000 sizes."""
+    with pytest.raises(SpecError, match="sizes: devices, sizes and batches make more than 100,000 cells"):
+        ask(a_job(), choices(sizes=[*range(1, 30_001)]))
 
 
 def test_the_page_has_what_the_table_has():
@@ -418,6 +443,7 @@ def test_sizes_that_nobody_rents_out_are_named():
     text = " ".join(render_advice(found, "table").split())
 
     assert (found.num_cells, found.exit_code) == (0, 1)
+    assert "Nobody rents out 8 x h100-80gb-sxm" in render_advice(found, "html")
     assert "Nobody rents out 8 x h100-80gb-sxm: A holds for 64 devices or more." in text
     assert "proven" not in text
 
@@ -427,6 +453,9 @@ def test_prices_of_other_devices_choose_no_aim():
     found = ask(a_job(), choices(devices=("h200",), sizes=(8,)))
 
     assert (found.aim, names([found.answer])) == ("fastest", [("h200", 8)])
+    prices = PriceList(offers=(Offer(device="v100-32gb-sxm", low=1.0, high=1.0),))  # it has no bf16
+    with pytest.raises(SpecError, match="aim: the money of no device that runs the job is known"):
+        ask(a_job(), choices(devices=("h200", "v100-32gb-sxm"), sizes=(8,), prices=prices), Wish(aim="cheapest"))
 
 
 def test_a_price_that_may_be_of_a_month_is_noted(tmp_path):
@@ -468,6 +497,7 @@ def test_a_slower_interconnect_is_another_cluster():
     found = ask(a_job(), choices(devices=("h100",), sizes=(128,), prices=PriceList(offers=offers)), cuts=False)
 
     assert [one.cell.offer.provider for one in found.points] == ["A", "B"]
+    assert "cluster.internode_bandwidth=5e+09" in command_of(found.points[1].cell, found)
 
 
 # --- wishes ------------------------------------------------------------------------------------------------

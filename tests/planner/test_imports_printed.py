@@ -7,6 +7,7 @@ import json
 import pickle
 from argparse import Namespace
 from enum import Enum
+from io import BytesIO
 from zipfile import ZipFile
 
 import pytest
@@ -433,6 +434,21 @@ class AttnBackend(Enum):
     unfused = 3
 
 
+class WithTensors(pickle.Pickler):
+    """The pickler of torch.save, which leaves tensors to the archive."""
+
+    def persistent_id(self, obj):
+        """Name a tensor."""
+        return ("storage", "cpu") if isinstance(obj, bytearray) else None
+
+
+def saved_bytes(content, protocol):
+    """A pickle beside whose tensors it lies."""
+    stream = BytesIO()
+    WithTensors(stream, protocol).dump(content)
+    return stream.getvalue()
+
+
 def write_zip(path, **members):
     """A zip as torch.save writes it, with these members."""
     with ZipFile(path, "w") as archive:
@@ -445,9 +461,10 @@ def write_zip(path, **members):
 def test_arguments_in_a_checkpoint_are_read_and_nothing_is_loaded(protocol, tmp_path):
     """The pickle's instructions say plain values; what it would call is not called."""
     given = {**ARGUMENTS, "attention_backend": AttnBackend.unfused, "data": Executed(), "timers": {"a": [Executed()]}}
+    given |= {"kind": Executed, "rng": bytearray(b"x")}
     saved = {"first": Executed(), "args": Namespace(**given), "iteration": 10, "last": (1.5, {2}, b"x", 2**70)}
     (tmp_path / "iter_0000010").mkdir()
-    path = write_zip(tmp_path / "iter_0000010/common.pt", data_pkl=pickle.dumps(saved, protocol))
+    path = write_zip(tmp_path / "iter_0000010/common.pt", data_pkl=saved_bytes(saved, protocol))
     (tmp_path / "train.log").write_text("\n".join(block(attention_backend="AttnBackend.unfused")))
 
     expected = import_job(tmp_path / "train.log", DEVICE).document

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from costmodel.errors import SpecError
 from costmodel.models.flops import parameters
 from costmodel.strategy import Recompute, Sharding
+from planner import estimate, render
 from planner.jobs.problem import load
 from tests.cases import in_one_case, read_table
 
@@ -117,6 +119,23 @@ def test_device_may_start_from_another():
     assert device.constants == replace(known.constants, memory_efficiency=0.5)
     assert device.networks == known.networks
     assert device.sources["memory_bytes"] == "job file"
+
+
+def test_a_job_may_describe_the_family_of_a_config(tmp_path):
+    """As the same words in the config.json would; a key that the family does not read is a doubt of the report."""
+    config = {"model_type": "a_newcomer", "hidden_size": 512, "num_hidden_layers": 2, "vocab_size": 1000}
+    config |= {"num_attention_heads": 8, "intermediate_size": 2048, "rms_norm_eps": 1e-5, "residual_moe": True}
+    family = {"like": "llama", "sinks": "all"}
+    paths = {name: tmp_path / f"{name}.json" for name in ("plain", "described")}
+    paths["plain"].write_text(json.dumps(config))
+    paths["described"].write_text(json.dumps({**config, "family": family}))
+
+    given = [{"base": str(paths["plain"]), "family": family}, {"base": config, "family": family}, str(paths["described"])]
+    own, inline, written = (load(a_job(model=one)) for one in given)
+
+    assert own.facts.model.layers == inline.facts.model.layers == written.facts.model.layers
+    assert own.facts.model.layers[0].attention.sinks
+    assert re.search(r"model doubt +not read .*residual_moe \(true\)", render(estimate(own, {}, searched=False)))
 
 
 def test_precision_may_be_inline():

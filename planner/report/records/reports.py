@@ -525,11 +525,6 @@ class EstimateReportRecord(PlanRecord, GivenRecord, SettingRecord):
         return cast("EstimateReport", self._sources[0])
 
     @property
-    def plan(self) -> Plan:
-        """The plan itself."""
-        return self.report.plan
-
-    @property
     def plans(self) -> list[NumberedPlanRecord]:
         """The one plan, as a :class:`PlanReportRecord` holds its plans; it is compared with itself."""
         return [self._sources[1]]

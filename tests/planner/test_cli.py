@@ -397,7 +397,17 @@ def test_catalog_lists_everything_with_sources(capsys):
 
 
 @pytest.mark.parametrize(
-    "what", [[], ["devices"], ["models"], ["precisions"], ["megatron-bridge-25.11.01"], ["h100-80gb-sxm"], ["llama3-8b"], ["bf16"]]
+    "what",
+    [
+        [],
+        ["devices"],
+        ["models"],
+        ["precisions"],
+        ["megatron-bridge-25.11.01"],
+        ["h100-80gb-sxm"],
+        ["llama3-8b"],
+        ["bf16"],
+    ],
 )
 def test_catalog_prints_text(what, capsys):
     """Lists as tables, one entry as lines."""

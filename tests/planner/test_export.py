@@ -441,6 +441,11 @@ def test_nothing_is_overwritten_unasked(report, tmp_path, capsys):
         capsys.readouterr().err
     )
 
+    (tmp_path / "deepspeed.json").mkdir()
+    assert cli.main([*command, "--force"]) == 2
+    assert "deepspeed.json: is a directory, expected a file to write to." in capsys.readouterr().err
+    (tmp_path / "deepspeed.json").rmdir()
+
     assert cli.main([*command, "--force"]) == 0
     assert (tmp_path / "launch.sh").read_text().startswith("#!/usr/bin/env bash")
     assert (tmp_path / "deepspeed.json").exists()

@@ -214,6 +214,16 @@ def test_what_no_search_finds_is_completed_by_recipes():
     assert "Model states, activations and headroom fit in the memory of every GPU." in found.broken_rules
 
 
+def test_offloaded_stages_are_read_back():
+    """Words without a value are those of Megatron-LM's options."""
+    line = "TP2 PP2 sp DP4 MBS1 ZeRO1 graphs=none recompute=none overlap=tp,dp layout=16x2/activation_offload:true,false"
+    chosen = estimate(load(DENSE), line, searched=False).plan
+
+    assert chosen.strategy.layout.activation_offload == (True, False)
+    assert chosen.strategy.sequence_parallel
+    assert line_of(chosen).endswith(" layout=16x2/activation_offload:true,false")
+
+
 def test_a_whole_line_is_not_searched(monkeypatch):
     """The rest is as the recipes have it, whatever the strategy and the pins of the job say."""
     monkeypatch.setattr("planner.search.complete.fastest_of", None)

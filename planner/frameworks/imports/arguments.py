@@ -204,7 +204,9 @@ def _translate_layer_list(given: Given) -> Words | None:
     words, total = ",".join(given["--num-layer-list"]).split(","), _number(given, "--num-layers")
     layers = [int(word) for word in words if word.isdecimal()]
     if len(layers) < len(words) or sum(layers) != total:
-        problem = f"expected the layers of each stage, {total} in all, got {shown(' '.join(given['--num-layer-list']))}."
+        problem = (
+            f"expected the layers of each stage, {total} in all, got {shown(' '.join(given['--num-layer-list']))}."
+        )
         raise SpecError(f"{WHERE}.--num-layer-list", problem)
     return {LAYOUT: [layout_text(layers, mtp_layers=_number(given, "--mtp-num-layers", 0))]} if layers[1:] else {}
 

@@ -127,12 +127,6 @@ def test_facts_that_nobody_says_are_todo():
 
 
 MIXTRAL = {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
-SLIDING = {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}
-WINDOWED = {
-    "model_type": "qwen3", "use_sliding_window": True, "sliding_window": 128, "max_window_layers": 4,
-    "rope_parameters": {"sliding_attention": SLIDING, "full_attention": {"rope_type": "default", "rope_theta": 1e6}},
-}  # fmt: skip
-LOCAL = "rope_local_base_freq (layers with a window)"
 
 
 @pytest.mark.sampled(11)
@@ -148,11 +142,6 @@ LOCAL = "rope_local_base_freq (layers with a window)"
         ({"attention_dropout": 0.1}, {"--attention-dropout": 0.1}, []),
         ({"swiglu_limit": 7.0}, {}, ["swiglu_limit = 7"]),
         ({**MIXTRAL, "router_jitter_noise": 0.1}, {"--moe-input-jitter-eps": 0.1}, []),
-        (
-            {**WINDOWED},
-            {"--rotary-base": 1000000},
-            [f"{LOCAL} = 10000", "rope_parameters.sliding_attention = linear (factor 2)"],
-        ),
         ({"rope_scaling": {"rope_type": "longrope", "factor": 8.0}}, {}, ["rope_scaling = longrope (factor 8)"]),
         (
             {

@@ -120,18 +120,6 @@ def test_hybrid_sharding_is_over_a_node(device):
     assert (job["settings"]["optimizer_group"], job["training"]["global_batch_size"]) == (8, 64)
 
 
-def test_a_variant_that_no_recipe_has_is_said(tmp_path):
-    """And modules of CUDA graphs are those of the command."""
-    path = tmp_path / "launch.sh"
-    text = f"{(LAUNCHES / 'recipe.sh').read_text().rstrip()} --config_variant v9 --cuda_graph_scope attn,mlp\n"
-    path.write_text(text)
-
-    job = import_job(path, [], {"GPU_TYPE": "h100", "NUM_GPUS": "1024"})
-
-    assert job.document["strategy"]["cuda_graphs"] == "attn+mlp"
-    assert "No variant v9 of it is known of this release: " in job.text
-
-
 @pytest.mark.parametrize(("name", "entries", "variables", "message"), CASES["refused"])
 def test_what_cannot_be_imported_says_why(name, entries, variables, message):
     """Where, what is missing, what to write."""

@@ -169,18 +169,3 @@ def test_a_run_of_nemo_without_its_plugin_has_the_trainers_precision(tmp_path):
 
     assert [job["training"]["precision"] for job in jobs] == ["bf16", "fp16"]
     assert {job["settings"]["gradient_dtype"] for job in jobs} == {"fp32"}  # grad_reduce_in_fp32 of the strategy's ddp
-
-
-def test_a_model_of_megatron_bridge_is_a_mapping(tmp_path):
-    """A list of modules in it is the list of the option."""
-    more = (
-        "recompute_modules: [mlp, core_attn]\n  recompute_granularity: selective\n  pipeline_model_parallel_size: 1\n"
-    )
-    text = BRIDGE.replace("train:", f"  {more}  seq_length: 4096\ntrain:\n  micro_batch_size: 1")
-    plain = text.replace("bf16_with_fp8_current_scaling_mixed", "bf16_mixed")
-
-    job = job_of(tmp_path, plain, "model=llama3-8b", "cluster.num_devices=16")
-
-    assert job["strategy"]["recompute"] == "core_attention+mlp"
-    with pytest.raises(SpecError, match=r"model: expected a mapping, got \[1\]"):
-        job_of(tmp_path, "model: [1]\ntrain: {global_batch_size: 64}\n")

@@ -240,19 +240,18 @@ def test_a_container_without_its_end_is_refused(tmp_path):
 
 def test_fields_of_a_container_that_nobody_knows_are_said(tmp_path):
     """One whose name may decide a degree is refused; the model's sequence length counts."""
-    path = tmp_path / "run_config.yaml"
+    path, data = tmp_path / "run_config.yaml", {"seq_length": 4096}
+    path.write_text(
+        yaml.safe_dump({**CONTAINER, "model": {**CONTAINER["model"], "my_thing": 3, "mine": None}, "dataset": data})
+    )
 
-    def job_of(**fields):
-        path.write_text(
-            yaml.safe_dump({**CONTAINER, "model": {**CONTAINER["model"], **fields}, "dataset": {"seq_length": 4096}})
-        )
-        return import_job(path, ON_8)
+    notes = import_job(path, ON_8).text
 
-    notes = "\n".join(job_of(my_new_thing=3, my_missing_thing=None).notes)
-    assert "Not read, no options of Megatron-LM: model.my_new_thing." in notes
+    assert "Not read, no options of Megatron-LM: model.my_thing." in notes
     assert "dataset.sequence_length is 4096; read is model.seq_length, 8192." in notes
+    path.write_text(yaml.safe_dump({**CONTAINER, "model": {**CONTAINER["model"], "my_parallel_size": 3}}))
     with pytest.raises(SpecError, match=r"model\.my_parallel_size: is 3, a field that is not known here.*Take it out"):
-        job_of(my_parallel_size=3)
+        import_job(path, ON_8)
 
 
 ZERO = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 3, "bf16": {"enabled": True}}
@@ -336,8 +335,18 @@ def test_sections_of_torchtitan_that_are_none(changes, message, tmp_path):
         import_job(path, ON_8)
 
 
+NARROW = titan_layer(feed_forward={"w1": {"in_features": 1024, "out_features": 64, "bias": False}})
+
+
 @pytest.mark.parametrize(
-    "layers", [[3], [titan_layer(attention={"state": 64})], [titan_layer(), titan_layer(mixer={"width": 2})]]
+    "layers",
+    [
+        [3],
+        [titan_layer(attention={"state": 64})],
+        [titan_layer(), titan_layer(mixer={"width": 2})],
+        [titan_layer(), NARROW],
+        [titan_layer(feed_forward=None, moe=EXPERTS), titan_layer()],
+    ],
 )
 def test_layers_of_torchtitan_that_no_size_describes(layers, tmp_path):
     """The command may name the model."""
@@ -347,27 +356,6 @@ def test_layers_of_torchtitan_that_no_size_describes(layers, tmp_path):
     with pytest.raises(SpecError, match=r"model_spec.model.*not read"):
         import_job(path, ON_8)
     assert import_job(path, [*ON_8, "model=llama3-8b"]).document["model"] == "llama3-8b"
-
-
-WIDE, NARROW = titan_layer(), titan_layer(feed_forward={"w1": {"in_features": 1024, "out_features": 64, "bias": False}})
-
-
-@in_one_case(
-    ("layers", "changes", "message"),
-    [
-        ([titan_layer(feed_forward=None, moe=EXPERTS), WIDE], {}, "has dense layers after MoE layers"),
-        ([WIDE, NARROW], {}, "has layers of several sizes"),
-        ([WIDE], {"model_spec": {"converters": [1]}}, r"model_spec\.converters: is not empty.*Give its Python"),
-    ],
-)
-def test_specifications_of_torchtitan_that_are_not_read(layers, changes, message, tmp_path):
-    """One that has no layers names the model."""
-    path = tmp_path / "config.json"
-    path.write_text(titan_json(layers, **changes))
-    with pytest.raises(SpecError, match=message):
-        import_job(path, ON_8)
-    path.write_text(titan_json(layers, model_spec={"name": "llama3", "flavor": "8B"}))
-    assert import_job(path, ON_8).document["model"] == "llama3-8b"
 
 
 def test_deepspeed_prints_its_replicas_and_its_json(tmp_path):

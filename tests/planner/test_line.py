@@ -216,7 +216,7 @@ def test_what_no_search_finds_is_completed_by_recipes():
 
 def test_offloaded_stages_are_read_back():
     """Words without a value are those of Megatron-LM's options."""
-    line = "TP2 PP2 sp DP4 MBS1 ZeRO1 graphs=none recompute=none overlap=tp,dp layout=16x2/activation_offload:true,false"
+    line = f"{WHOLE.replace('DP8', 'PP2 sp DP4')} layout=16x2/activation_offload:true,false"
     chosen = estimate(load(DENSE), line, searched=False).plan
 
     assert chosen.strategy.layout.activation_offload == (True, False)

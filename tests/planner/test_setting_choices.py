@@ -288,16 +288,6 @@ def test_an_export_says_what_was_chosen_and_comes_back(settings, search, options
 
 
 @pytest.mark.slow
-def test_a_line_chooses_some_of_several_settings():
-    """16-bit gradients take less time, so that only the line can choose the others; moments stay the search's."""
-    job = load(a_job({**GRADIENTS, "moments_dtype": ["fp32", "bf16"]}))
-
-    chosen = [estimate(job, f"TP2 {word}").plan.cluster.settings for word in ("MBS4", "gradient_dtype=fp32")]
-
-    assert [one.gradient_dtype for one in chosen] == ["bf16", "fp32"]
-
-
-@pytest.mark.slow
 def test_an_estimate_takes_the_values_that_are_fastest():
     """A given strategy is costed with either; the report is of a job with one value."""
     answer = estimate(load(a_job(GRADIENTS)), {"tp": 2, "pp": 2, "mbs": 4})

@@ -59,14 +59,7 @@ def test_what_is_not_set_stands_by_its_name():
     assert [*script.variables.uses["B"]] == [2, 3]
 
 
-@in_one_case(
-    ("text", "word"),
-    [
-        ("(( N = M * 2 ))\nrun $N", "$N"),
-        ("A=abc\nrun ${A:$(nproc):2}", "$(nproc):2"),
-        ("A=(1 2)\nrun ${A[5]}", "$A"),
-    ],
-)
+@in_one_case(("text", "word"), [("(( N = M * 2 ))\nrun $N", "$N"), ("A=abc\nrun ${A:$(nproc):2}", "$(nproc):2")])
 def test_numbers_that_are_not_known_are_none(text, word):
     """A variable that such a number is assigned to keeps no older value."""
     assert write_unknowns(follow(text).commands[-1].words[1]) == word

@@ -269,7 +269,7 @@ PINNED = {"tp": 1, "cp": 1, "sharding": "optimizer", "recompute": "none", "cuda_
 
 
 def test_a_study_without_values_chooses_them():
-    """VPP up to six layers, embedding and head over PP2, PP up to four GPUs, MBS that divides the batch of 24."""
+    """VPP up to six layers, embedding and head over PP2, PP up to four GPUs, MBS that divides 24; domains."""
     job = a_job(
         model=SIX_LAYERS,
         cluster={"device": "h100-80gb-sxm", "num_devices": 4},
@@ -278,19 +278,10 @@ def test_a_study_without_values_chooses_them():
     )
 
     report = study(job, "schedule")
+    domains = study(a_job(model=SIX_LAYERS, search={"pin": {**PINNED, "pp": 1}}), "nodes")
 
-    assert {name: [*of(report, name)] for name in ("vpp", "pp", "mbs")} == {
-        "vpp": [1, 2, 4],
-        "pp": [1, 2, 4],
-        "mbs": [1, 2, 4, 8],
-    }
-
-
-def test_domains_that_are_built_are_studied():
-    """An HGX node has eight GPUs, NVL16 sixteen; a job of sixteen has no larger domain."""
-    report = study(a_job(model=SIX_LAYERS, search={"pin": {**PINNED, "pp": 1}}), "nodes")
-
-    assert [*of(report, "scale_up")] == [8, 16]
+    assert [[*of(report, name)] for name in ("vpp", "pp", "mbs")] == [[1, 2, 4], [1, 2, 4], [1, 2, 4, 8]]
+    assert [*of(domains, "scale_up")] == [8, 16]
 
 
 SPLIT = {"tp": 8, "cp": 1, "pp": 1, "mbs": 1, "sharding": "optimizer", "recompute": "full"}
@@ -386,15 +377,6 @@ def test_a_part_that_does_not_apply_is_a_note():
 
     assert [one.name for one in report.series] == ["mbs"]
     assert report.notes == ("vpp does not apply to this job: the plan has no pipeline (PP1).",)
-
-
-def test_a_whole_strategy_leaves_a_study_nothing_to_choose():
-    """The schedule of a pinned line is given."""
-    line = "TP2 DP8 MBS1 ZeRO1 graphs=none recompute=none overlap=tp,dp"
-    with pytest.raises(
-        SpecError, match=r"search\.pin: names whole strategies: nothing is left .* 'schedule' .* Drop it"
-    ):
-        study(a_job(search={"pin": line}), "schedule")
 
 
 def test_a_measured_step_is_for_reliability_alone():

@@ -73,6 +73,7 @@ EARLIER = "Megatron Core 0.17 refuses these options: "
     ("options", "note"),
     [
         ("--cross-entropy-loss-fusion --cross-entropy-fusion-impl te", LATER),
+        ("--cuda-graph-impl transformer_engine --cuda-graph-scope full_iteration_inference", LATER),
         ("--optimizer muon --overlap-grad-reduce", EARLIER),
         ("--optimizer dist_muon --use-distributed-optimizer", EARLIER),
         ("--recompute-granularity selective --recompute-modules gdn_norm_out", "Megatron Core 0.17 to 0.18 refuses"),

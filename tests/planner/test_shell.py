@@ -62,7 +62,7 @@ def test_what_is_not_set_stands_by_its_name():
 @in_one_case(("text", "word"), [("(( N = M * 2 ))\nrun $N", "$N"), ("A=abc\nrun ${A:$(nproc):2}", "$(nproc):2")])
 def test_numbers_that_are_not_known_are_none(text, word):
     """A variable that such a number is assigned to keeps no older value."""
-    assert write_unknowns(follow(text).commands[-1].words[1]) == word
+    assert restore_variables(follow(text).commands[-1].words[1]) == word
 
 
 @in_one_case("expression", ["^'a'", "^$P", "(a|b)+$", "a*a*a*a*a*$", "[[:punct:]]", f"a{'b' * 200}"])

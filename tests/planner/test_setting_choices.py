@@ -201,6 +201,12 @@ def test_wrong_values_are_named(mistake):
     assert [text for text in texts if text not in str(caught.value)] == []
 
 
+def test_any_is_refused_where_no_values_of_the_release_are_known():
+    """The release and the fix."""
+    with pytest.raises(SpecError, match=r"settings\.gradient_dtype: is any, .* gpt-neox-2\.0 has\. Give a list"):
+        load(a_job({"gradient_dtype": "any"}, cluster={**JOB["cluster"], "framework": "gpt-neox-2.0"}))
+
+
 @pytest.mark.parametrize(
     ("framework", "settings", "texts"),
     [

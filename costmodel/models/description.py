@@ -302,6 +302,8 @@ def _attention(described: Description, where: str) -> Attention | LatentAttentio
             qk_rope_head_dim=described.qk_rope_head_dim or 0,
             v_head_dim=described.v_head_dim or 0,
             bias=described.qkv_bias,
+            rotary=described.rotary and not described.learned_positions,
+            output_gate=described.output_gate,
         )
     if described.q_lora_rank is not None:
         raise SpecError(f"{where}.kv_lora_rank", "is required with 'q_lora_rank', but missing.")

@@ -210,7 +210,7 @@ def load_pinned(arguments: argparse.Namespace) -> Problem:
 
 
 def _read_json_job(path: Path) -> Document | None:
-    """Return the job of a JSON file; None where it holds none, such as a model's ``config.json``."""
+    """Return the job of a JSON file; None where it holds none, such as a model's ``config.json``; refuse a report."""
     from planner.jobs.document import read_document
 
     if path.suffix.lower() != ".json" or not path.exists():
@@ -219,6 +219,9 @@ def _read_json_job(path: Path) -> Document | None:
         document = read_document(path)
     except SpecError:
         return None
+    if "format_version" in document.entries:
+        fix = "Give the job that it was made from, or read it by planner explain or export."
+        raise SpecError(str(path), "is a JSON report, no job.", fix)
     return document if "cluster" in document.entries else None
 
 

@@ -55,6 +55,17 @@ def test_a_pattern_names_the_block_of_each_layer():
     assert [layer.num_norms for layer in (*model.layers, mtp)] == [1, 1, 1, 1, 2]
 
 
+def test_latent_attention_is_gated_and_turned_as_described():
+    """The gate has a weight of the values' width; without rotation the sizes stay."""
+    latent = {"kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
+    plain, changed = (
+        model_from_description({**SIZES, **latent, **more}) for more in ({}, {"output_gate": True, "rotary": False})
+    )
+
+    assert parameters(changed) - parameters(plain) == 4 * 64 * 8 * 8
+    assert [model.layers[0].attention.rotary for model in (plain, changed)] == [True, False]
+
+
 @in_one_case("row", read_table("configurations")["described"], ids=lambda row: row["says"])
 def test_refusals(row: dict[str, Any]):
     """Dotted path, what was seen, what is allowed."""

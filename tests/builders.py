@@ -8,9 +8,9 @@ from typing import Any
 from costmodel.facts.framework import Kernels
 from costmodel.facts.model import Model
 from costmodel.lowering import Shape
-from costmodel.models.config_json import read_mapping
 from costmodel.models.description import model_from_description
-from costmodel.models.huggingface import model_from_config, model_name
+from costmodel.models.huggingface import model_from_config
+from planner.jobs import config_file
 
 
 def a_model(**changes: Any) -> Model:
@@ -31,7 +31,7 @@ def a_latent_model(**changes: Any) -> Model:
 def read_config(path: str | Path) -> Model:
     """Read the model of a ``config.json``."""
     file = Path(path)
-    return model_from_config(read_mapping(file), name=model_name(file), source=str(file))
+    return model_from_config(config_file.read_config(file), name=config_file.model_name(file), source=str(file))
 
 
 def a_shape(**changes: Any) -> Shape:

@@ -508,7 +508,7 @@ def option_of_a_command(extend: Extend) -> Steps:
             '    parser.add_argument("--most", type=int)\n',
         ),
     )
-    known = "        problem = load_pinned(arguments, arguments.assignments)\n"
+    known = "        problem = load_pinned(arguments)\n"
     most = '        arguments.assignments.extend([f"search.max_devices={arguments.most}"] * bool(arguments.most))\n'
     copy.edit("planner/cli/plan.py", (known, f"{most}{known}"))
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from costmodel.errors import SpecError, did_you_mean
@@ -97,11 +95,6 @@ BLOCK_LETTERS = {name: letter for letter, name in LETTERS.items()} | {
 
 BLOCK_LISTS = ("layers_block_type", "layer_types")
 """Keys of a list of single blocks, which mean the same (``attribute_map`` of transformers' ``NemotronHConfig``)."""
-
-
-def model_name(file: Path) -> str:
-    """Return the name of a file's model."""
-    return Path(os.path.realpath(file)).parent.name if file.name == "config.json" else file.stem
 
 
 def model_from_config(

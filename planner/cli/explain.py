@@ -67,7 +67,8 @@ def run_explain(arguments: argparse.Namespace) -> int:
     from planner.verbs.any_job import is_job
 
     words = [arguments.job, *arguments.assignments]
-    jobs = [word for word in words if "=" not in (word.split() or [""])[0] and not is_line(word)]
+    others = (word for word in arguments.assignments if "=" not in (word.split() or [""])[0] and not is_line(word))
+    jobs = [arguments.job, *others]
     if sum(map(is_job, jobs)) > 2:
         raise SpecError(jobs[2], f"two jobs at most are compared, got {len(jobs)}.", "Compare two at a time.")
     if len(jobs) > 2 or not is_job(jobs[-1]) or (len(jobs) == 1 and jobs[0].endswith((".yaml", ".yml"))):

@@ -431,8 +431,10 @@ def _read(entry: Reference, folder: Path) -> Read:
     if path is None:
         name = catalog.hub_names().get(entry, entry)
         return catalog.model(name), name, None
-    config = _copy_type(dict(config_json.read_mapping(path)))
-    name = huggingface.model_name(path) if exists(folder / os.path.expanduser(entry)) else entry.rpartition("/")[2]
+    from planner.jobs import config_file
+
+    config = _copy_type(dict(config_file.read_config(path)))
+    name = config_file.model_name(path) if exists(folder / os.path.expanduser(entry)) else entry.rpartition("/")[2]
     try:
         model = huggingface.model_from_config(config, "model", name, str(path))
     except SpecError as error:
@@ -449,7 +451,9 @@ def _read_base(entry: Mapping[str, Any], folder: Path) -> Read:
         path = config_path(base, folder)
         if path is None:
             raise SpecError("model.family", f"describes the family of a config.json, and {shown(base)} is none.")
-        base = _copy_type(dict(config_json.read_mapping(path)))
+        from planner.jobs import config_file
+
+        base = _copy_type(dict(config_file.read_config(path)))
     if "family" in entry:
         base = {**base, "family": entry["family"]}
     known, known_entry, path = read_whole(base if isinstance(base, str) else dict(base), folder)
@@ -501,10 +505,12 @@ def config_path(name: str, folder: Path) -> Path | None:
     path = folder / os.path.expanduser(name)
     if name and exists(path):
         return path / "config.json" if path.is_dir() else path
-    if config_json.is_hub_name(name):
-        cached = config_json.find_cached_config(name)
+    from planner.jobs.config_file import cache_folder, find_cached_config, is_hub_name
+
+    if is_hub_name(name):
+        cached = find_cached_config(name)
         if cached is None and name not in catalog.hub_names():
-            raise _not_cached(name)
+            raise _not_cached(name, cache_folder())
         return cached
     if "/" in name or name.endswith(".json"):
         fix = similar_files(path) or "Give a path, or a name of 'planner catalog models'."
@@ -514,11 +520,10 @@ def config_path(name: str, folder: Path) -> Path | None:
     raise SpecError("model", f"{shown(name)} is neither in the catalog nor a file.", fix)
 
 
-def _not_cached(name: str) -> SpecError:
+def _not_cached(name: str, cache: Path) -> SpecError:
     """Return the error for a model of the hub that is not cached, with the download command."""
     problem = (
-        f"{shown(name)} is no file, nor in the catalog, nor in the Hugging Face cache ({config_json.cache_folder()}); "
-        "nothing is downloaded."
+        f"{shown(name)} is no file, nor in the catalog, nor in the Hugging Face cache ({cache}); nothing is downloaded."
     )
     nearest = did_you_mean(name, catalog.hub_names())
     meant = f"{nearest} " if nearest.startswith("Did") else ""

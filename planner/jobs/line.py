@@ -109,9 +109,9 @@ BY_TEXT = {word.text.lower(): word for word in WORDS}
 
 NUMBERS = "|".join(sorted((name for name, word in BY_TEXT.items() if word.form == "number"), key=len, reverse=True))
 
-JOINED = re.compile(rf"({NUMBERS})(-?[0-9][\w.]*)", re.IGNORECASE | re.ASCII)
+JOINED = re.compile(rf"({NUMBERS})(-?[0-9]\w*(?:\.[0-9]\w*)*)", re.IGNORECASE | re.ASCII)
 
-"""A word and its number in one, such as ``TP4``."""
+"""A word and its number in one, such as ``TP4``; ``tp4.yaml`` is a file."""
 
 SHARDED = re.compile(r"zero-?([0-9])", re.IGNORECASE)
 

@@ -403,3 +403,16 @@ def test_catalog_prints_text(what, capsys):
     """Lists as tables, one entry as lines."""
     assert cli.main(["catalog", *what.split()]) == 0
     assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.slow
+def test_a_file_may_be_called_as_a_word_of_a_strategy(tmp_path, monkeypatch, capsys):
+    """``tp2.yaml`` is a file for every command, also beside another; a word alone is no job."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tp2.yaml").write_text((JOBS / "llama3-8b-8xh100.yaml").read_text())
+    (tmp_path / "zero1.yml").write_text((JOBS / "llama3-8b-8xh100.yaml").read_text())
+
+    assert [cli.main([command, "tp2.yaml"]) for command in ("plan", "explain")] == [0, 0]
+    assert cli.main(["explain", "tp2.yaml", "zero1.yml"]) == 0
+    assert cli.main(["explain", "TP2"]) == 2
+    assert "TP2: is no job file." in capsys.readouterr().err

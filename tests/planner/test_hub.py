@@ -6,7 +6,7 @@ import pytest
 
 from costmodel import catalog
 from costmodel.errors import SpecError
-from costmodel.models.config_json import cache_folder, find_cached_config, is_hub_name
+from planner.jobs.config_file import cache_folder, find_cached_config, is_hub_name
 from tests.cases import in_one_case
 
 NAME = "some-lab/Some-Model-7B"

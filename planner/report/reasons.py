@@ -54,7 +54,7 @@ def _question(whole: ExplanationRecord) -> Section:
     question = f"why not {' '.join([*([asked] if asked else []), *stages])}?" if whole.asked else general
     answer = _answer_of_asked(whole) if whole.asked else _answer(whole)
     shown = whole.given if whole.asked else whole.best
-    lines = [("line", shown.line), *_completion_rows(explanation)] if shown else []
+    lines = [("line" if whole.asked else "fastest line", shown.line), *_completion_rows(explanation)] if shown else []
     rows = (*doubt_rows(whole.best), ("question", question), ("answer", answer))
     return setting_section(whole, *rows, best=whole.best, lines=lines)
 

@@ -233,7 +233,8 @@ def _next(whole: ReportRecord, asked: Asked, target: str | None) -> Iterator[tup
     if whole.kind == "estimate":
         yield "against the best", f"planner explain {asked.job}"
     elif whole.plans:
-        yield "why", f"planner explain {asked.job}"
+        advice = whole.recommendation
+        yield "why" if advice is None or advice.is_fastest else "why the fastest", f"planner explain {asked.job}"
         yield "why not another", f"planner explain {asked.job} {whole.plans[-1].strategy.line}"
     elif whole.conflict:
         yield "why nothing fits", f"planner explain {asked.job}"

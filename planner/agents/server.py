@@ -32,8 +32,8 @@ from costmodel.validation import shown
 from costmodel.version import version
 from planner.agents.tools import SKILL, tools
 from planner.agents.work import Call, reply
+from planner.batch.executors.confined import ConfinedPool, refuse_outside, unfold
 from planner.batch.job_result import JobOutcome
-from planner.confinement import ConfinedPool, refuse_outside, unfold
 from planner.jobs.document import MAX_DEPTH, MAX_ENTRIES
 from planner.schema import SCHEMAS, schema_text
 

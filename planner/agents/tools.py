@@ -8,7 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import planner
 from costmodel.record import record as plain_record
 from planner.advice.wish import AIMS
 from planner.frameworks import DASHBOARDS, TARGETS
@@ -16,8 +15,8 @@ from planner.schema import schema
 
 Schema = dict[str, Any]
 
-FOLDER = Path(planner.__file__).parent
-SKILL = FOLDER / "skills" / "planner" / "SKILL.md"
+HERE = Path(__file__).parent
+SKILL = HERE / "skills" / "planner" / "SKILL.md"
 
 LONGEST_TEXT = 4096
 MOST_CHANGES = 64
@@ -35,7 +34,7 @@ PLAN_ENTRIES = (
 @cache
 def read_schema(name: str) -> Mapping[str, Any]:
     """Read a schema file of the package."""
-    found: Mapping[str, Any] = json.loads((FOLDER / name).read_text(encoding="utf-8"))
+    found: Mapping[str, Any] = json.loads((HERE.parent / name).read_text(encoding="utf-8"))
     return found
 
 

@@ -15,9 +15,9 @@ from costmodel.errors import PlanningError, SpecError, SpecErrors
 from costmodel.record import record
 from costmodel.validation import shown
 from planner.agents.tools import ADVISED, COMPARED, EXPLAINED, MOST_PLANS, OF_PLANS, PLAN_ENTRIES, POINT
+from planner.batch.executors.confined import OutsideRootError
 from planner.batch.job_result import JobOutcome, JobResult, JobStatus, result_of
 from planner.batch.jobs import BatchJob
-from planner.confinement import OutsideRootError
 from planner.jobs.line import pin_words, read_decisions
 from planner.jobs.problem import Problem, load, split_overrides
 from planner.report import render

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from costmodel import GIB_BYTES
 from costmodel.errors import PlanningError, SpecError
 from costmodel.validation import shown
+from planner.batch.executors.confined import MEMORY_BYTES, refuse_outside, unfold
 from planner.batch.job_result import JobOutcome, JobStatus
-from planner.confinement import MEMORY_BYTES, refuse_outside, unfold
 from planner.serve.question import FIELDS, Question
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from costmodel.errors import SpecError
+from planner.batch.executors.confined import ConfinedPool
 from planner.batch.job_result import LOST, JobOutcome
-from planner.confinement import ConfinedPool
 from planner.serve import page
 from planner.serve.answers import MODULES, answer
 from planner.serve.question import Question, read_questions

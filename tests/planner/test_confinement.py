@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from costmodel.errors import SpecError
+from planner.batch.executors.confined import MEMORY_BYTES, ConfinedPool, refuse_outside, unfold
 from planner.batch.job_result import JobOutcome, JobStatus
-from planner.confinement import MEMORY_BYTES, ConfinedPool, refuse_outside, unfold
 from tests.cases import in_one_case
 from tests.sources import ROOT
 
@@ -93,9 +93,9 @@ def test_workers_import_nothing_of_the_folder_in_which_they_start(tmp_path):
     for name in ("joblib", "yaml", "pickle", "numpy", "signal"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('imported')")
     program = (
-        "from pathlib import Path\nfrom planner.confinement import ConfinedPool\nfrom tests.planner.test_confinement "
-        "import attempt\nif __name__ == '__main__':\n    pool = ConfinedPool(attempt, root=Path.cwd(), processes=1, "
-        "seconds=60, modules=[attempt.__module__])\n    print(pool.submit('none').result().message)\n    pool.close()\n"
+        "from pathlib import Path\nfrom planner.batch.executors.confined import ConfinedPool\n"
+        "from tests.planner.test_confinement import attempt\nif __name__ == '__main__':\n"
+        "    pool = ConfinedPool(attempt, root=Path.cwd(), processes=1, seconds=60, modules=[attempt.__module__])\n    print(pool.submit('none').result().message)\n    pool.close()\n"
     )
     done = subprocess.run(
         [sys.executable, "-P", "-c", program], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},

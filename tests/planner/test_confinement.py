@@ -95,7 +95,8 @@ def test_workers_import_nothing_of_the_folder_in_which_they_start(tmp_path):
     program = (
         "from pathlib import Path\nfrom planner.batch.executors.confined import ConfinedPool\n"
         "from tests.planner.test_confinement import attempt\nif __name__ == '__main__':\n"
-        "    pool = ConfinedPool(attempt, root=Path.cwd(), processes=1, seconds=60, modules=[attempt.__module__])\n    print(pool.submit('none').result().message)\n    pool.close()\n"
+        "    pool = ConfinedPool(attempt, root=Path.cwd(), processes=1, seconds=60, modules=[attempt.__module__])\n"
+        "    print(pool.submit('none').result().message)\n    pool.close()\n"
     )
     done = subprocess.run(
         [sys.executable, "-P", "-c", program], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},

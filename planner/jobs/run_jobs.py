@@ -12,8 +12,10 @@ import csv
 import difflib
 import json
 import math
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -25,19 +27,26 @@ from costmodel.catalog.files import read_table
 from costmodel.catalog.releases import Release, release_of, stands_in
 from costmodel.errors import PlanningError, SpecError, did_you_mean
 from costmodel.facts.device import Cluster
-from costmodel.facts.framework import lacks
+from costmodel.facts.framework import Settings, lacks
 from costmodel.models.patterns import Shape, shape_in
 from costmodel.quantities import COUNT, GIBIBYTES, SECONDS
 from costmodel.record import record
 from costmodel.step.layouts import strategy_bytes
-from costmodel.strategy import Recompute, Strategy, TokenDispatcher
+from costmodel.strategy import DECISIONS, Recompute, Strategy, TokenDispatcher
 from costmodel.tables import Facts
 from costmodel.validation import shown
 from planner.jobs.cluster import CATALOG, Fitted, device_path
 from planner.jobs.document import decision_value, nest_entries, parse_count, read_text, similar_files
-from planner.jobs.entries import SECTIONS, kinds
+from planner.jobs.entries import RECORDS, SECTIONS, kinds
 from planner.jobs.problem import Problem, load
-from planner.jobs.strategy_file import StrategyFile, complete_strategy, read_given, require_features
+from planner.jobs.strategy_file import (
+    FOLLOWING,
+    LAYOUT,
+    StrategyFile,
+    complete_strategy,
+    read_given,
+    require_features,
+)
 
 Pair: TypeAlias = tuple[str, str, Callable[[Any, Any], bool], str]
 
@@ -358,6 +367,42 @@ def _require_columns(columns: Sequence[str], where: str) -> None:
         if "." in column and not is_job_key(column):
             section = column.partition(".")[0]
             raise SpecError(f"{where}: {column}", "is not a key of a job file.", did_you_mean(section, SECTIONS))
+        _require_entry(column, where)
+    if twice := [column for column, number in Counter(filter(None, columns)).items() if number > 1]:
+        raise SpecError(f"{where}: {twice[0]}", "is the name of two columns.", "Leave one out, or rename it.")
+
+
+def _require_entry(column: str, where: str) -> None:
+    """Refuse a column of a section whose entry no job has: every cell of it would be lost."""
+    section, _, entry = column.partition(".")
+    known = _entries_of(section)
+    if known and entry and entry.partition(".")[0] not in known:
+        hint = did_you_mean(entry, known) or f"Known: {', '.join(sorted(known))}."
+        raise SpecError(f"{where}: {column}", f"is no entry of {section}.", hint)
+
+
+def _entries_of(section: str) -> tuple[str, ...]:
+    """Return the entries of a section of a job file; none for a model, whose keys are those of its family."""
+    if section == "strategy":
+        return (*DECISIONS, LAYOUT, *FOLLOWING)
+    record_of = {**RECORDS, "settings": Settings}.get(section)
+    return tuple(one.name for one in fields(record_of)) if record_of else ()
+
+
+def find_time_column(path: Path) -> str:
+    """Return the column of a table that probably holds step times, but is not called ``step_seconds``; "" if none."""
+    with path.open(encoding="utf-8-sig", errors=BROKEN_BYTES, newline="") as file:
+        columns = next(csv.reader(file), [])
+    if "step_seconds" in columns:
+        return ""
+    others = [one for one in columns if "." not in one and one not in COLUMNS and not one.startswith("predicted")]
+    near = difflib.get_close_matches("step_seconds", others, n=1)
+    return next(iter([*near, *(one for one in others if TIME_WORDS.search(one))]), "")
+
+
+TIME_WORDS = re.compile("step|iter|second|time", re.IGNORECASE)
+
+"""Words in names that people give to a column of step times."""
 
 
 def _records(reader: csv.DictReader[str]) -> Iterator[Mapping[str, str] | csv.Error]:

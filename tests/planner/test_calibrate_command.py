@@ -353,6 +353,16 @@ def test_too_few_runs_are_not_fitted(tmp_path, capsys):
     assert "Too few runs: none with a step time, and 1 rows were refused" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("column", ["step_second", "iteration_time"])
+def test_a_step_time_in_a_column_of_another_name_is_pointed_at(column, tmp_path, capsys):
+    """Without it the runs would have no time, and nobody would say why."""
+    runs = a_file(tmp_path, {"step_seconds": "10"})
+    runs.write_text(runs.read_text().replace("step_seconds", column, 1))
+
+    assert command(runs, tmp_path / "mine.yaml") == 4
+    assert f"No column is step_seconds: rename '{column}' if" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_one_run_moves_constants_by_the_scatter_of_layouts_and_is_called_unchecked(tmp_path, capsys):
     """One run 20 % slower than predicted: the fit takes some of it, and no less than what it leaves is to expect."""

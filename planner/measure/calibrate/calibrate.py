@@ -18,7 +18,7 @@ from costmodel.record import record, write_out
 from costmodel.strategy import Strategy
 from planner.jobs.cluster import device_of
 from planner.jobs.document import nest_entries
-from planner.jobs.run_jobs import PLANNED, References, RejectedRow
+from planner.jobs.run_jobs import PLANNED, References, RejectedRow, find_time_column
 from planner.jobs.run_jobs import read as read_runs
 from planner.measure.calibrate.advice import OF_LAYOUT, OF_MODEL, OF_RUN, Advice, First, advice, measure_first
 from planner.measure.calibrate.cases import (
@@ -208,10 +208,10 @@ def calibrate(runs: Path, known: References, *, name: str, base: str | None = No
     planned = [one for one in found if isinstance(one, Case) and one.run.kind == PLANNED]
     planned = [one for one in planned if base in (None, base_name(one))]
     if not planned:
-        _require_enough(timed, others, None)
+        _require_enough(timed, others, None, runs)
     base = base or _one_device([*timed, *planned])
     first = measure_first(planned, timed, constants_of(base, known), known) if planned else None
-    _require_enough(timed, others, first)
+    _require_enough(timed, others, first, runs)
     require_consistent(timed)
     skipped = tuple(one for one in others if not one.is_refused)
     return replace(_calibration(timed, known, base, name, runs.name), refused=refused, skipped=skipped, first=first)
@@ -251,14 +251,16 @@ def _one_device(timed: Sequence[Case]) -> str:
     return names[0]
 
 
-def _require_enough(timed: Sequence[Case], others: Sequence[RejectedRow], first: First | None) -> None:
+def _require_enough(timed: Sequence[Case], others: Sequence[RejectedRow], first: First | None, runs: Path) -> None:
     if not timed:
         refused = [one for one in others if one.is_refused]
         wrong = f" First refused: {refused[0].id}: {refused[0].reason}" if refused else ""
         strangers = Counter(one.reason for one in others if one.reason.startswith(OF_ANOTHER_DEVICE))
         elsewhere = "".join(f" Runs {reason}: {count}." for reason, count in strangers.items())
+        meant = find_time_column(runs)
+        column = f" No column is step_seconds: rename '{meant}' if it holds step times in seconds." if meant else ""
         raise Unfit(
-            f"Too few runs: none with a step time, and {len(refused)} rows were refused.{elsewhere}{wrong}",
+            f"Too few runs: none with a step time, and {len(refused)} rows were refused.{elsewhere}{wrong}{column}",
             first,
         )
 

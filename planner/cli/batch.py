@@ -26,8 +26,9 @@ from planner.cli.output import check_output, current, note, real, screen_of, wri
 from planner.report.section import ENDLESS, PLAIN
 
 EXIT_CODES = """exit codes:
-  0  every job has a plan
-  1  some jobs have none: infeasible, wrong input, too slow, or their worker died; their lines say which
+  0  every job has a plan; of a ranking: some job has one
+  1  some jobs have none: infeasible, wrong input, too slow, or their worker died; their lines say which; of a ranking:
+     no job has one
   2  wrong input: nothing was planned, or results could not be written
   130  interrupted; the same command goes on with the rest
   143  ended by SIGTERM; the same command goes on with the rest
@@ -204,4 +205,4 @@ def _rank(arguments: argparse.Namespace, paths: list[Path]) -> int:
     write(render_top(ranked, arguments.format or "table", by, screen), arguments.output)
     if arguments.table:
         write_table(lines, arguments.table)
-    return 0
+    return 0 if ranked else 1

@@ -196,6 +196,7 @@ def run_extract(arguments: argparse.Namespace) -> int:
 # --- planner trace compare ---
 COMPARE_EXIT_CODES = """exit codes:
   0  both steps were laid side by side
+  1  the same, but the trace is of another job, so the difference says nothing
   2  wrong input: no strategy, no whole iteration, a rank that is on no stage of the job
 """
 
@@ -236,7 +237,7 @@ def run_compare(arguments: argparse.Namespace) -> int:
     screen = screen_of(arguments.output)
     text = write_comparison_json(found) if arguments.format == "json" else write_comparison_text(found, screen)
     write(text, arguments.output)
-    return 0
+    return EXIT_MOSTLY_UNKNOWN if found.is_other_job else 0
 
 
 # --- planner trace what-if ---

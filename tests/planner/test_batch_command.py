@@ -200,7 +200,7 @@ def test_a_ranking_of_a_file_that_is_being_written(capsys):
     line = {"kind": "batch_result", "format_version": 1, "key": "00", "name": "a", "plans": []}
     Path("results.jsonl").write_text(json.dumps(line, separators=(",", ":")) + '\n{"kind":"batch_result","for')
 
-    assert cli.main(["batch", "results.jsonl"]) == 0
+    assert cli.main(["batch", "results.jsonl"]) == 1
 
     out, err = capsys.readouterr()
     assert out == "No job has a plan.\n"

@@ -303,6 +303,22 @@ class TestCommand:
         assert (known.memory_bytes, constants.launch_overhead_seconds) == (7.0e10, pytest.approx(50e-9))
         assert constants.matmul_efficiency == base.calibration.constants.matmul_efficiency
 
+    def test_known_operators_of_too_few_sizes_are_not_learned(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """All of the trace became samples, of one size: a device is written, and the exit code says what it lacks."""
+        made = one_step(1000, devices=(GPU,))
+        for number in range(3):
+            made.operator("aten::mm", 50 * number, 20, (64, 64), (64, 64))
+            made.kernel("gemm", 50 * number + 12, 10, call=50 * number + 2, number=number + 1)
+        path, device = tmp_path / "rank0.json", tmp_path / "mine.yaml"
+        write_trace(made.trace(), path)
+        assert main(["calibrate", str(path), "-o", str(device), "--device", "h100-80gb-sxm"]) == 1
+        said = capsys.readouterr()
+        assert "all operators" in said.out
+        assert "became samples" not in said.err
+        assert device.exists()
+
     def test_traces_without_any_constant(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """A thread alone launches nothing, and its operator has no sizes: on top of no device does it say anything."""
         made = one_step(100)

@@ -14,7 +14,7 @@ which ``planner catalog schemas NAME`` prints. An output without ``format_versio
 does.
 
 **Deprecation.** A stable name that will go warns with ``DeprecationWarning`` for at least one minor version before, and
-names its replacement. An import of a module that moved names the new place.
+names its replacement.
 
 **Not stable.** All other modules and names of ``planner``, ``costmodel`` and ``constraints``, and the wording of
 tables, pages and messages. Predicted figures move when the model gets better or is fitted to more runs, which

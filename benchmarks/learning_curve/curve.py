@@ -231,7 +231,11 @@ class Linear(Predictor):
 
 
 def linear(stack: Stack, own: Sequence[int]) -> tuple[Linear, Array]:
-    """Return own runs of a stack with the constants that they may move, and derivatives of all its rows by these."""
+    """
+    Return the linear model of a stack's own runs, and the slopes of all its rows.
+
+    Both hold only the constants that the own runs may move.
+    """
     timed = [stack.rows[index] for index in own]
     within = [replace(one, lower=min(one.lower, one.prior), upper=max(one.upper, one.prior)) for one in stack.constants]
     moves = movable(timed, within, stack.slopes[own])

@@ -31,8 +31,9 @@ EXIT_TERMINATED = 143
 EXIT_CODES: Mapping[int, str] = {
     0: "a plan was found and proven optimal; of other commands: what they were asked for is printed or written",
     1: "infeasible: no strategy satisfies all rules; study: at any point; batch: jobs have no plan (a ranking: all of "
-    "them); advise: nothing meets the wish; calibrate: a device was written, but rows were refused or nothing was learned of some operators; "
-    "sample: nothing could be measured; trace: a replay is not usable, or most of a trace is unknown or of another job",
+    "them); advise: nothing meets the wish; calibrate: a device was written, but rows were refused or nothing was "
+    "learned of some operators; sample: nothing could be measured; trace: a replay is not usable, or most of a "
+    "trace is unknown or of another job",
     EXIT_WRONG_INPUT: "wrong input; batch: results could not be written",
     3: "the time limit came before the proof",
     4: "calibrate: too few or contradictory runs, nothing was fitted (the order of planned runs is printed); sample: "

@@ -272,7 +272,9 @@ def sites_rows(setting: SettingRecord, best: PlanRecord | None) -> Iterator[tupl
 def sites_text(sites: Sites) -> str:
     """Describe the sites of a job, what crosses their links, and the caveat of local steps."""
     speed = "no limit" if sites.bandwidth is None else f"{sites.bandwidth / 1e9:.4g} GB/s"
-    links = f"{sites.count} data centres, {speed} and {1000 * sites.latency:.4g} ms between two, as no measured run has"
+    links = (
+        f"{sites.count} data centres, {speed} and {1000 * sites.latency:.4g} ms between two (no run was measured so)"
+    )
     if sites.local_steps == 1:
         return f"{links}; gradients are reduced over all of them in every step, inside each site first"
     streams = f" in {count(sites.streams, 'stream')} overlapped with computation" if sites.streams > 1 else ""
@@ -398,7 +400,7 @@ def layout_text(layout: PublishedLayoutRecord, *, is_short: bool = False) -> str
         figures = layout.title  # what no run can have is no step to compare with
     is_told = not is_short or layout.slower_fraction < 0  # a faster layout wants a reason
     reason = layout.outside[0].partition(" (search.")[0] if layout.outside and is_told and not forbidden else ""
-    left_out = [f"not searched: {reason}"] if reason else []
+    left_out = [f"not searched: {reason.replace('The search', 'the search', 1)}"] if reason else []
     notes = layout.notes[:1] if is_short else layout.notes
     return "; ".join((figures, *notes, *(text.rstrip(".") for text in (*forbidden, *left_out))))
 

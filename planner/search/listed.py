@@ -171,7 +171,7 @@ def cost_whole(run: Run) -> None:
 
 
 def _group_of(run: Run, strategy: Strategy) -> Hashable:
-    """Return the group of a strategy, whether or not the space has others of it."""
+    """Return the group of a strategy in the space, or its degrees if the space has no row of the group."""
     values = {name: getattr(strategy, name) for name in ("tp", "cp", "pp", "dp", "ep")}
     same = np.logical_and.reduce([run.space.rows[name] == value for name, value in values.items()])
     return int(run.group_of_row[same][0]) if same.any() else tuple(values.values())

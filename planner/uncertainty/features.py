@@ -404,7 +404,7 @@ class Evidence:
 
 
 def _num_runs(among: str) -> int:
-    """Number of runs of a subset: each has a vpp."""
+    """Count the runs of a subset by their vpp, which every run has."""
     return read_counts().total("vpp", among)
 
 

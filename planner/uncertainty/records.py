@@ -112,7 +112,7 @@ class RunRecord:
 
     @property
     def month(self) -> float:
-        """Months from 2000 to its release, or to its publication where that is earlier or more exact."""
+        """Months from 2000 to the framework's release, or to the run's publication if earlier or more exact."""
         return record_month(self.framework, self.date)
 
     @property

@@ -656,7 +656,7 @@ def _wide_features(problem: Problem) -> Columns:
 
 
 def _few_features(facts: Facts) -> dict[str, tuple[int, ...]]:
-    """Return the values of each feature, with the usual recomputation: other sets lie between none and full."""
+    """Return the values of each feature; of recomputation only those that the search tries first."""
     return default_features(facts) | {"recompute": cheap_recompute(facts.model, facts.cluster.framework)}
 
 

@@ -64,7 +64,13 @@ def _quartiles(worth: Worth) -> str:
 def _constant(one: Determined) -> str:
     bound = "; at its physical bound: the runs have an effect that no constant describes" if one.is_at_bound else ""
     numbers = f"{one.constant.prior:>11.4g} {one.value:>11.4g} {one.width:>7.1%}"
-    return f"{one.constant.fields[0]:<48} {numbers}  {one.origin}{bound}"
+    name = one.constant.fields[0]
+    return f"{CALLED.get(name, name):<48} {numbers}  {one.origin}{bound}"
+
+
+CALLED = {"step_seconds": "step_seconds (of a step, by no operator)"}
+
+"""Constants that are easily taken for a measured figure, and how the table writes them."""
 
 
 def _advice(found: Calibration) -> Iterator[str]:

@@ -39,8 +39,8 @@ def add_calibrate_options(parser: argparse.ArgumentParser) -> None:
         "far it is off on runs that it was not fitted to, and which runs narrow a constant if measured next; of rows "
         "of kind 'planned', which have no step time yet, which to measure first, and what that was worth on other "
         "stacks. Samples of operators (a table of 'planner sample' or 'planner trace extract') and profiler traces: "
-        "learns the times of operators and collectives, and says how far they are off on shapes that were left out. Small runs of a job on "
-        "one node (with --job): changes the job's device so that their times follow."
+        "learns the times of operators and collectives, and says how far they are off on shapes that were left out. "
+        "Small runs of a job on one node (with --job): changes the job's device so that their times follow."
     )
     describe(parser, description, EXIT_CODES)
     files_help = "one table, traces (.json, .json.gz), or small runs (YAML: docs/guides/traces.md, section 6)"

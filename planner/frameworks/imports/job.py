@@ -48,6 +48,7 @@ from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.script import WHERE, Script, follow
 from planner.frameworks.shell.words import refuse_unknown, restore_variables, strip_unknown, unknown, unknown_names
 from planner.jobs.document import decode_file, read_text
+from planner.jobs.whole_entries import split_sections
 
 MODES = {"inference": "The arguments are those of an inference: read as a training of the same model and degrees."}
 """Notes on lists of arguments that are not of a pretraining."""
@@ -78,7 +79,7 @@ def import_job(
     """
     require_type(path, (str, os.PathLike), "path", "the path of a script or a configuration")
     try:
-        return _import_file(Path(path), overrides, given)
+        return _import_file(Path(path), split_sections(overrides), given)
     except SpecError as error:
         raise together([_add_place(one, Path(path)) for one in mistakes_of(error)]) from None
 

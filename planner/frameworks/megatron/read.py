@@ -27,11 +27,12 @@ from planner.frameworks.megatron.options import WHERE, WORDS, Arguments, options
 from planner.frameworks.megatron.releases import RELEASES, lacking
 from planner.frameworks.megatron.settings import PRECISIONS, context_exchange, read_group, read_settings
 from planner.frameworks.megatron.stages import uneven_stages
-from planner.frameworks.megatron.strategy import read_strategy
+from planner.frameworks.megatron.strategy import CP, EP, ETP, read_strategy
 from planner.jobs.cluster import device_of, device_path
 from planner.jobs.document import apply_override, read_mapping
 from planner.jobs.problem import load
-from planner.jobs.strategy_file import strategy_entries
+from planner.jobs.strategy_file import complete_strategy, read_given, strategy_entries
+from planner.jobs.whole_entries import split_sections
 
 DATA = WORDS["read"]
 
@@ -96,7 +97,7 @@ def from_megatron_lm(
         words, variables = list(arguments), dict(environment or {})
     if not words:
         raise SpecError(WHERE, "hold no option such as --num-layers.")
-    written = read_arguments(words)
+    overrides, written = split_sections(overrides), read_arguments(words)
     given, remarks = drop_without_effect(written)
     found, more = translate_pattern(given)
     said = {**found, **{name: given[name] for name in ("--num-layers",) if name in given}}
@@ -115,15 +116,41 @@ def from_megatron_lm(
     document["cluster"] = {**framework, **document["cluster"]}
     document["settings"] = {**settings, **own}
     facts = load(document).facts
-    strategy, notes = read_strategy(found, facts)
+    strategy, notes = _strategy(found, facts, document.get("strategy") or {})
     document["settings"] = {**settings, "optimizer_group": read_group(found, strategy), **own}
-    document["strategy"] = {**strategy_entries(facts, strategy), **(document.get("strategy") or {})}
+    document["strategy"] = strategy_entries(facts, strategy)
     load(document)
     notes = (*notes, *uneven_stages(strategy, facts.model), *_forbidden(facts, strategy))
     remarks = (*_note_release(framework), *remarks, *assumed, *of_settings, *notes)
     return Imported(
         document=document, notes=(*remarks, *_exchange(found, facts), *_packing(found, facts), *_note_uncosted(found))
     )
+
+
+DEGREES = {
+    "tp": "--tensor-model-parallel-size",
+    "cp": CP,
+    "pp": "--pipeline-model-parallel-size",
+    "ep": EP,
+    "etp": ETP,
+    "mbs": "--micro-batch-size",
+}
+"""Options that a decision of the command replaces, as the reading of other options depends on them."""
+
+
+def _strategy(found: Arguments, facts: Facts, own: Mapping[str, Any]) -> tuple[Strategy, tuple[str, ...]]:
+    """Read the strategy of arguments with the command's decisions; dp takes the remaining devices."""
+    of_degrees = {option: own[name] for name, option in DEGREES.items() if name in own}
+    strategy, notes = read_strategy({**found, **of_degrees}, facts)
+    if own.keys() <= {*DEGREES}:
+        return strategy, notes
+    follows = {"layout", "group"} if {"vpp", "layout", "schedule"} & own.keys() else set()
+    kept = {name: value for name, value in strategy_entries(facts, strategy).items() if name not in follows}
+    changed = complete_strategy(facts, read_given({**kept, **own}))
+    if changed.num_devices != facts.cluster.num_devices:
+        problem = f"tp * cp * pp * dp = {changed.num_devices}, cluster.num_devices is {facts.cluster.num_devices}."
+        raise SpecError("strategy", problem, f"Write cluster.num_devices={changed.num_devices}, or change a degree.")
+    return changed, notes
 
 
 PLAIN = "megatron-lm-"
@@ -216,9 +243,6 @@ def _note_release(framework: Mapping[str, str]) -> Iterator[str]:
 
 def _require(document: Mapping[str, Any]) -> None:
     """Refuse a job without the entries that arguments or the command must set."""
-    for name in ("cluster", "training"):
-        if not isinstance(document[name], Mapping):
-            raise SpecError(name, f"expected a mapping, got {shown(document[name])}.")
     cluster, training = document["cluster"], document["training"]
     for name, example in CLUSTER.items():
         if name not in cluster:

@@ -94,3 +94,22 @@ def test_replicas_follow_from_the_degrees_of_the_command(entry, degrees, tmp_pat
     assert tp * cp * pp * dp == job["cluster"]["num_devices"]
     assert strategy["sequence_parallel"] == (tp > 1)
     assert load(job).facts.cluster.num_devices == job["cluster"]["num_devices"]
+
+
+@in_one_case(
+    ("batch", "note"),
+    [
+        (513, "no multiple of micro-batch 4 x 64 replicas: the framework does not run this as it is"),
+        (512, ""),
+        (256, ""),
+    ],
+)
+def test_a_batch_that_replicas_cannot_share_is_said(batch, note, tmp_path):
+    """DeepSpeed asserts that steps of accumulation are whole; the nearest batch below is named."""
+    (tmp_path / "ds.json").write_text(ZERO.replace("{", f'{{"train_batch_size": {batch}, ', 1))
+
+    notes = import_job(tmp_path / "ds.json", [*FILES["ds.json"][1], "training.sequence_length=8k"]).notes
+
+    said = [one for one in notes if one.startswith("train_batch_size is")]
+    assert len(said) == bool(note)
+    assert all(note in one and one.endswith("training.global_batch_size=512 fits.") for one in said)

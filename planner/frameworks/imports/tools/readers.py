@@ -345,6 +345,7 @@ def entries_job(meaning: Meaning, framework: Any, overrides: Sequence[str]) -> I
         if "mbs" in strategy and ("given.accumulation" in meaning.keys or "given.accumulation" not in meaning.entries):
             said.add("strategy.mbs")  # it follows from what is said
         _add_tokens(training, given)
+        notes += _note_batch(strategy, training, meaning.keys)
         return complete_job(document, notes, said=said, full_every=every)
     except SpecError as error:
         raise SpecError(meaning.keys.get(error.where, error.where), error.problem, error.hint) from None
@@ -405,6 +406,17 @@ def _settle_batches(
     if training.setdefault("global_batch_size", product) != product and "accumulation" in given and not free:
         problem = f"is {batch}; micro-batch {strategy['mbs']} x {steps} steps x {dp} replicas are {product}."
         raise SpecError("training.global_batch_size", problem)
+
+
+def _note_batch(strategy: Mapping[str, Any], training: Mapping[str, Any], keys: Mapping[str, str]) -> list[str]:
+    """Return a note on a batch that replicas cannot share in whole micro-batches; frameworks refuse it."""
+    name = "training.global_batch_size"
+    batch, mbs, dp = training.get("global_batch_size"), strategy.get("mbs"), strategy["dp"]
+    if not isinstance(batch, int) or not isinstance(mbs, int) or batch % (mbs * dp) == 0:
+        return []
+    fits = f"{name}={max(1, batch // (mbs * dp)) * mbs * dp} fits"
+    problem = f"is {batch}, no multiple of micro-batch {mbs} x {dp} replicas"
+    return [f"{keys.get(name, name)} {problem}: the framework does not run this as it is; {fits}."]
 
 
 def _complete_model(model: dict[str, Any], given: Mapping[str, Any], meaning: Meaning) -> None:

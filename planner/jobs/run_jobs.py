@@ -12,7 +12,6 @@ import csv
 import difflib
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, fields, replace
@@ -397,10 +396,10 @@ def find_time_column(path: Path) -> str:
         return ""
     others = [one for one in columns if "." not in one and one not in COLUMNS and not one.startswith("predicted")]
     near = difflib.get_close_matches("step_seconds", others, n=1)
-    return next(iter([*near, *(one for one in others if TIME_WORDS.search(one))]), "")
+    return next(iter([*near, *(one for one in others if any(word in one.lower() for word in TIME_WORDS))]), "")
 
 
-TIME_WORDS = re.compile("step|iter|second|time", re.IGNORECASE)
+TIME_WORDS = ("step", "iter", "second", "time")
 
 """Words in names that people give to a column of step times."""
 

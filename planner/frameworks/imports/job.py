@@ -47,8 +47,8 @@ from planner.frameworks.megatron.options import options, split_options
 from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.script import WHERE, Script, follow
 from planner.frameworks.shell.words import refuse_unknown, restore_variables, strip_unknown, unknown, unknown_names
+from planner.frameworks.whole_entries import split_sections
 from planner.jobs.document import decode_file, read_text
-from planner.jobs.whole_entries import split_sections
 
 MODES = {"inference": "The arguments are those of an inference: read as a training of the same model and degrees."}
 """Notes on lists of arguments that are not of a pretraining."""

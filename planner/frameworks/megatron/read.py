@@ -28,11 +28,11 @@ from planner.frameworks.megatron.releases import RELEASES, lacking
 from planner.frameworks.megatron.settings import PRECISIONS, context_exchange, read_group, read_settings
 from planner.frameworks.megatron.stages import uneven_stages
 from planner.frameworks.megatron.strategy import CP, EP, ETP, read_strategy
+from planner.frameworks.whole_entries import split_sections
 from planner.jobs.cluster import device_of, device_path
 from planner.jobs.document import apply_override, read_mapping
 from planner.jobs.problem import load
 from planner.jobs.strategy_file import complete_strategy, read_given, strategy_entries
-from planner.jobs.whole_entries import split_sections
 
 DATA = WORDS["read"]
 

@@ -26,7 +26,7 @@ def split_sections(assignments: Sequence[str]) -> list[str]:
     """
     Split sections that are given as a whole into their entries, and write numbers without units.
 
-    A section adds to the file's, as its entries would one by one. What is split stays as it is.
+    A section adds to the file's, as its entries would one by one. Entries that are split already stay.
 
     >>> split_sections(["strategy=TP8 moments_dtype=bf16", "training={sequence_length: 4k}", "model=llama3-8b"])
     ['strategy.tp=8', 'settings.moments_dtype=bf16', 'training.sequence_length=4096', 'model=llama3-8b']
@@ -56,7 +56,7 @@ def _split(assignment: str) -> list[str]:
     plain = [(name, _plain(name, one)) for name, one in _entries(path, value)]
     if plain == [(path, value)] and type(plain[0][1]) is type(value):
         return [f"{path}={text}"]
-    return [f"{name}={_written(one)}" for name, one in plain]
+    return [f"{name}={_write_value(one)}" for name, one in plain]
 
 
 def _no_entry(word: str) -> SpecError:
@@ -106,7 +106,7 @@ def _number(path: str, value: Any, kind: Kind) -> Any:
     return int(plain) if plain == int(plain) else plain
 
 
-def _written(value: Any) -> str:
+def _write_value(value: Any) -> str:
     """Write a value, in quotes where it would be read as another one."""
     if isinstance(value, str) and parse(value, STRATEGY) == value:
         return value

@@ -6,7 +6,7 @@ import json
 import operator
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from math import prod
@@ -31,6 +31,9 @@ MOST_LEVELS = 32
 
 LONG = 80
 """Letters from which a plain scalar is text, and no number."""
+
+LONGEST_PATH = 160
+"""Letters of a path that messages show, from its end."""
 
 COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|#[^\n]*|/\*.*?\*/', re.DOTALL)
 LAST_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])')
@@ -120,17 +123,31 @@ def read_json(text: str, source: str) -> Any:
     """
     plain = LAST_COMMA.sub(lambda found: found[1] or "", COMMENT.sub(lambda found: found[1] or " ", text))
 
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        names = [name for name, _ in pairs]
-        twice = next((name for name in names if names.count(name) > 1), None)
+    repeated: list[tuple[dict[str, Any], str, str]] = []
+
+    def build(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        content, names = dict(pairs), [name for name, _ in pairs]
+        twice = next((name for name in names if names.count(name) > 1), None) if len(content) < len(pairs) else None
         if twice is not None:
-            raise SpecError(f"{source}: {shown(twice)}", "is written twice.")
-        return dict(pairs)
+            repeated.append((content, twice, " and ".join(shown(value) for name, value in pairs if name == twice)))
+        return content
 
     try:
-        return json.loads(plain, object_pairs_hook=once)
+        whole = json.loads(plain, object_pairs_hook=build)
+        for content, name, values in repeated:
+            above = next((path for one, path in _objects(whole) if one is content), "")
+            raise SpecError(f"{above}{name}"[-LONGEST_PATH:], f"is written twice, as {values}.", "Keep one.", source)
     except (ValueError, RecursionError) as error:
         raise SpecError(source, f"is not JSON: {error}.") from None
+    return whole
+
+
+def _objects(value: Any, path: str = "") -> Iterator[tuple[Any, str]]:
+    """Yield the objects of a document, each with the beginning of its entries' paths."""
+    yield value, path
+    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, inner in entries:
+        yield from _objects(inner, f"{path}{name}.")
 
 
 INNERMOST = re.compile(r"\$\{([^${}]*)\}")

@@ -81,19 +81,30 @@ def import_job(
     try:
         return _import_file(Path(path), split_sections(overrides), given)
     except SpecError as error:
-        raise together([_add_place(one, Path(path)) for one in mistakes_of(error)]) from None
+        raise together([_add_place(one, Path(path), overrides) for one in mistakes_of(error)]) from None
 
 
-def _add_place(error: SpecError, path: Path) -> SpecError:
-    """Add the file to an error on the script or an option, and the first line that has the option."""
+def _add_place(error: SpecError, path: Path, overrides: Sequence[str]) -> SpecError:
+    """Add the file to an error on the script, an option or a key, and the first line that has the option or key."""
     kind, _, option = error.where.partition(".")
-    if error.place or kind.partition(",")[0] not in (WHERE, ARGUMENTS):
+    is_of_script = kind.partition(",")[0] in (WHERE, ARGUMENTS)
+    is_key = path.suffix.lower() in CONFIGURATIONS and error.where not in read_overrides(overrides)
+    if error.place or not (is_of_script or is_key):
         return error
     text = "" if printed.is_checkpoint(path) else _text_of_log(path)
     name = re.sub("[-_]", "[-_]", option.removeprefix("--").partition(" ")[0])
-    found = re.search(rf"(?<![\w-])(--)?{name}(?![\w-])", text) if re.fullmatch(r"[\w\[\]-]+", name) else None
+    searched = rf"(?<![\w-])(--)?{name}(?![\w-])" if re.fullmatch(r"[\w\[\]-]+", name) else ""
+    if not is_of_script:
+        searched = rf"""(?<![\w-]){re.escape(error.where.rpartition(".")[2])}["']?\s*[:=]"""
+    found = re.search(searched, text) if searched else None
+    if found is None and not is_of_script:
+        return error
     line = f", line {text.count(chr(10), 0, found.start()) + 1}" if found else ""
     return SpecError(error.where, error.problem, error.hint, f"{path}{line}")
+
+
+CONFIGURATIONS = (".toml", ".json")
+"""Suffixes of files whose keys are places of errors."""
 
 
 def _import_file(place: Path, overrides: Sequence[str], given: Mapping[str, str] | None) -> Imported:
@@ -103,11 +114,18 @@ def _import_file(place: Path, overrides: Sequence[str], given: Mapping[str, str]
         return _import_checkpoint(place, overrides, given)
     is_log = LOGS.search(place.name.lower()) is not None
     text = _text_of_log(place) if is_log else read_text(place)
+    if not text.strip():
+        raise _empty(place)
     match place.suffix.lower():
         case ".toml":
             return _import_toml(text, str(place), overrides)
         case ".json":
             content = read_json(text, str(place))
+            if isinstance(content, Mapping) and "format_version" in content:
+                hint = "Give the job that it was made from, or read it by planner explain or export."
+                raise SpecError(str(place), "is a JSON report, no configuration of a training.", hint)
+            if content == {}:
+                raise _empty(place)
             kind = printed.kind_of(content) or "deepspeed"
             if kind != "megatron" and isinstance(content, Mapping):  # Megatron-LM prints all options of a release
                 refuse_entries(content, str(place))
@@ -131,6 +149,10 @@ def _import_file(place: Path, overrides: Sequence[str], given: Mapping[str, str]
         if type(error) is not SpecError or not LOG_SAYS.search(f"{error.problem} {error.hint}"):
             raise
         raise SpecError(error.where, error.problem, f"{error.hint} {LOG}".strip(), error.place) from None
+
+
+def _empty(path: str | Path) -> SpecError:
+    return SpecError(str(path), "is empty.", "Give a script, arguments or a configuration of a training.")
 
 
 def _import_checkpoint(path: Path, overrides: Sequence[str], given: Mapping[str, str] | None) -> Imported:
@@ -221,6 +243,8 @@ def read_variables(assignments: Sequence[str]) -> dict[str, str]:
 
 
 def _import_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mapping[str, str]) -> Imported:
+    if content is None:
+        raise _empty(path)
     content = require_mapping(content, str(path))
     tool = None if _is_job(content) else readers.tool_of(content)
     if tool is None or tool["reader"] != "primus":
@@ -247,6 +271,8 @@ def _import_yaml(content: Any, path: Path, overrides: Sequence[str], given: Mapp
 def _import_toml(text: str, source: str, overrides: Sequence[str]) -> Imported:
     """Import torchtitan's TOML; the number of devices may come from a comment in it."""
     config, presets = readers.read_torchtitan(text, source), _presets(text, overrides)
+    if not config:
+        raise _empty(source)
     refuse_entries(config, source)
     note = [f"A comment says for how many devices it is: {presets[0]}."] if len(presets) > len(overrides) else []
     return readers.torchtitan_job(config, presets).add_notes(*note)

@@ -467,7 +467,15 @@ def read_torchtitan(text: str, source: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise SpecError(source, f"is not TOML: {error}.") from None
+        found = TWICE.search(str(error))
+        if found is None:
+            raise SpecError(source, f"is not TOML: {error}.") from None
+    key = text.splitlines()[int(found[1]) - 1].partition("=")[0].strip()
+    raise SpecError(f"{source}, line {found[1]}", f"{shown(key)} is written twice.", "Keep one.")
+
+
+TWICE = re.compile(r"(?:Cannot overwrite a value|Cannot declare .* twice) \(at line (\d+),")
+"""Messages of ``tomllib`` on keys and tables that are there already."""
 
 
 def apply_options(config: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
@@ -529,7 +537,8 @@ def torchtitan_job(
     degree(entries["given.steps"], "training.steps")
     is_eager = entries.setdefault("settings.kernels", "eager") == "eager"
     meaning.notes += ["Layers are not compiled: costed as eager kernels."] if is_eager else []
-    tp, pp, ep = (degree(entries.get(f"strategy.{one}", 1), f"strategy.{one}") for one in ("tp", "pp", "ep"))
+    degrees = {name: entries.get(name, 1) for name in ("strategy.tp", "strategy.pp", "strategy.ep")}
+    tp, pp, ep = (degree(value, meaning.keys.get(name, name)) for name, value in degrees.items())
     places = (*DATA.places, "parallelism.")
     pipeline = {key.rpartition(".")[2]: value for key, value in flat.items() if key.startswith(places)}
     usual = {**DATA.single, **DATA.of_torchtitan, "model": model, "strategy.dp_overlap": pp == 1}

@@ -154,11 +154,40 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         hint = f"Write {word} after the command." if word in known else suggestion(word, known)
         if word in OTHER_WORDS:
             hint = f"Write {OTHER_WORDS[word]}."
-        raise UsageError(f"unrecognized arguments: {' '.join(unknown or rest)}", hint, parser.format_usage().rstrip())
+        if hasattr(arguments, "takes_line") and (decision := _decision_of(word)):
+            hint = f"Write {decision.upper()}{_value_of(word, argv)}."
+        usage = _find_command(parser, argv).format_usage().rstrip()
+        raise UsageError(f"unrecognized arguments: {' '.join(unknown or rest)}", hint, usage)
     arguments.words = list(argv)
     if rest:
         arguments.assignments = [*arguments.assignments, *rest]
     return arguments
+
+
+def _decision_of(option: str) -> str:
+    """Return the decision of a degree that Megatron-LM has an option for; "" if it is no such option."""
+    from planner.frameworks.megatron.strategy import STRATEGY
+
+    degrees = (name for name, entry in STRATEGY.items() if option in (entry.write, entry.read))
+    return next((name for name in degrees if option.endswith("-size")), "")
+
+
+def _value_of(option: str, argv: Sequence[str]) -> str:
+    """Return the value of an option behind it or its equals sign; N if it has none."""
+    for word, following in zip(argv, [*argv[1:], ""], strict=True):
+        name, _, value = word.partition("=")
+        if name == option:
+            return next((text for text in (value, following) if text.isdecimal()), "N")
+    return "N"
+
+
+def _find_command(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.ArgumentParser:
+    """Return the parser of the command that was called."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            name = next((word for word in argv if word in action.choices), "")
+            return _find_command(action.choices[name], argv) if name else parser
+    return parser
 
 
 def _options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> Iterator[str]:

@@ -83,6 +83,7 @@ def add_job(parser: argparse.ArgumentParser, assignments_help: str = "") -> None
     parser.add_argument("job", metavar="JOB.yaml|-", help="the job file; -: standard input")
     parser.add_argument("assignments", metavar="WORD|key=value", nargs="*", help=assignments_help or decisions)
     add_one_line(parser)
+    parser.set_defaults(takes_line=True)
     parser.usage = (
         f"{parser.prog} [options] JOB.yaml|- [WORD|key=value ...]\n"
         f"       {parser.prog} [options] MODEL CLUSTER --batch N --sequence N --tokens N [WORD|key=value ...]"
@@ -104,7 +105,15 @@ def add_one_line(parser: argparse.ArgumentParser) -> None:
 
 def add_time_limit(parser: argparse.ArgumentParser, until: str) -> None:
     """Add the time limit of a search."""
-    parser.add_argument("--time-limit", metavar="S", help=f"time, such as 90 or 5min, until {until}")
+    help_text = f"time, such as 90 or 5min, until {until}"
+    parser.add_argument("--time-limit", metavar="S", type=_read_time_limit, help=help_text)
+
+
+def _read_time_limit(text: str) -> str:
+    """Return the text of a time limit, once it is known to be one: a job's entry has no option in its messages."""
+    if seconds("--time-limit")(text) <= 0:
+        raise SpecError("--time-limit", f"must be more than 0, got {text}.", "Such as 90 or 5min.")
+    return text
 
 
 def seconds(option: str) -> Callable[[str], float]:
@@ -122,9 +131,11 @@ def count(option: str, *, least: int = 1) -> Callable[[str], int]:
     """Return the reader of an option that counts, such as ``512`` or ``20k``."""
 
     def read(text: str) -> int:
+        from dataclasses import replace
+
         from costmodel.quantities import COUNT, whole
 
-        return whole(text, COUNT, option, least=least)
+        return whole(text, replace(COUNT, example="8"), option, least=least)
 
     return read
 

@@ -89,7 +89,7 @@ def _describe_entry(entry: str | None, words: Sequence[str]) -> Described:
     """Return lists of the catalog, or an entry, for programs, for a terminal, and as lines of text."""
     from planner.report.describe import catalog_tables, catalog_text, describe_catalog, leaves
 
-    described = describe_catalog(entry, words)
+    described = describe_catalog(entry, words, also=("support", *TEXTS))
     tables = [
         Section(title=name, header=tuple(rows[0]) if rows else (), rows=tuple(tuple(row.values()) for row in rows))
         for name, rows in catalog_tables(described)

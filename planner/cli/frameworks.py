@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from costmodel.errors import SpecError
@@ -95,7 +97,7 @@ def run_export(arguments: argparse.Namespace) -> int:
     if (arguments.launch is not None or arguments.array) and arguments.target in DASHBOARDS:
         option = "--array" if arguments.array else "--launch"
         raise SpecError(option, f"{arguments.target} starts no training.", "Take it out.")
-    with progress(f"exporting {arguments.plan}"):
+    with progress(f"exporting {arguments.plan}"), _option_names():
         from planner.frameworks import export
         from planner.frameworks.launch import launched, write_files
         from planner.verbs.plan import read_plan
@@ -124,6 +126,17 @@ def run_export(arguments: argparse.Namespace) -> int:
     for line in (*environment, *exported.notes):
         note(line)
     return 0
+
+
+@contextmanager
+def _option_names() -> Iterator[None]:
+    """Name options in messages as they are typed: in Python they are arguments of a function."""
+    try:
+        yield
+    except SpecError as error:
+        if error.where not in ("target", "launch", "framework-version"):
+            raise
+        raise SpecError(f"--{error.where}", error.problem, error.hint) from None
 
 
 def _number(option: str, text: str) -> int:

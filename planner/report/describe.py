@@ -180,7 +180,7 @@ def _sequence_length(value: object) -> int:
 # --- the catalog -------------------------------------------------------------------------------------------
 
 
-def describe_catalog(entry: str | None, words: Sequence[str] = ()) -> Plain:
+def describe_catalog(entry: str | None, words: Sequence[str] = (), also: Sequence[str] = ()) -> Plain:
     """
     Describe the catalog, one of its lists, or one entry.
 
@@ -191,6 +191,8 @@ def describe_catalog(entry: str | None, words: Sequence[str] = ()) -> Plain:
         ``recipes``) or of an entry; None for all lists except the recipes, which are many.
     words
         Models, devices, precisions and releases that filter the recipes.
+    also
+        Other words that the command takes, which a misspelt one may mean.
     """
     if entry == RECIPES:
         return {RECIPES: [_recipe(one.id) for one in select_recipes(words)]}
@@ -209,7 +211,7 @@ def describe_catalog(entry: str | None, words: Sequence[str] = ()) -> Plain:
         return asdict(catalog.device(entry)) | ({"note": found.note} if found.note else {})
     if catalog.means_several(entry):
         catalog.find_device(entry, "catalog")
-    known = [*LISTS, *(known for names, _, _ in LISTS.values() for known in names()), *catalog.framework_names()]
+    known = [*also, *LISTS, *(known for names, _, _ in LISTS.values() for known in names()), *catalog.framework_names()]
     raise SpecError("catalog", f"{shown(entry)} is not in it.", did_you_mean(entry, known))
 
 

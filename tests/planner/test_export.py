@@ -473,11 +473,11 @@ def test_a_full_disk_leaves_nothing_behind(report, tmp_path, capsys, monkeypatch
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["--target", "deepsped"], "target: 'deepsped' is unknown. Did you mean 'deepspeed'?"),
-        (["--target", "deepspeed", "--launch", "slrum"], "launch: 'slrum' is unknown. Did you mean 'slurm'?"),
+        (["--target", "deepsped"], "--target: 'deepsped' is unknown. Did you mean 'deepspeed'?"),
+        (["--target", "deepspeed", "--launch", "slrum"], "--launch: 'slrum' is unknown. Did you mean 'slurm'?"),
         (
             ["--target", "deepspeed", "--framework-version", "0.4"],
-            "framework-version: '0.4' is no version of DeepSpeed",
+            "--framework-version: '0.4' is no version of DeepSpeed",
         ),
         (["--target", "deepspeed", "--number", "2"], "has plans 1 to 1, not 2."),
         (["--target", "deepspeed", "--number", "first"], "--number: expected a whole number from 1, got 'first'."),

@@ -128,7 +128,7 @@ def choose_iteration(trace: Trace, number: int | None) -> Iteration:
         followed = [one for one in found if one.followed]
         return followed[-1] if followed else found[-1]
     if not 0 <= number < len(found):
-        raise SpecError("iteration", f"is {number}, but {trace.source} has {len(found)}: 0 to {len(found) - 1}.")
+        raise SpecError("--iteration", f"is {number}, but {trace.source} has {len(found)}: 0 to {len(found) - 1}.")
     return found[number]
 
 

@@ -68,7 +68,9 @@ def rank_graph(trace: Trace, iteration: Iteration, rank: int = 0) -> ExecutionGr
     """
     found = _Builder(trace, iteration).graph(rank)
     if not len(found.tasks):
-        raise SpecError("iteration", f"{iteration.name} of {trace.source} holds nothing that ran.", "Take another one.")
+        raise SpecError(
+            "--iteration", f"{iteration.name} of {trace.source} holds nothing that ran.", "Take another one."
+        )
     return found
 
 

@@ -285,7 +285,7 @@ def what_if(
     settled_graph, settled = steady(graph)
     traced = traced_step.iteration
     if not traced or not settled.iteration:
-        raise SpecError("iteration", "takes no time: a change cannot be predicted.", "Take another --iteration.")
+        raise SpecError("--iteration", "takes no time: a change cannot be predicted.", "Take another --iteration.")
     found = [parts(trace) for trace in traces]
     layouts = _layouts(graph, found, jobs, layers, microbatches)
     changed = graph

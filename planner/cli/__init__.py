@@ -150,53 +150,38 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     unknown = [word for word in rest if word.startswith("-") or ("=" not in word and not takes_words)]
     if unknown or (rest and not hasattr(arguments, "assignments")):
         word = next((one for one in unknown if one.startswith("-")), (unknown or rest)[0]).partition("=")[0]
-        known = list(_options(parser, argv))
+        called = list(_parsers(parser, argv))
+        known = [option for one in called for action in one._actions for option in action.option_strings]
         hint = f"Write {word} after the command." if word in known else suggestion(word, known)
         if word in OTHER_WORDS:
             hint = f"Write {OTHER_WORDS[word]}."
-        if hasattr(arguments, "takes_line") and (decision := _decision_of(word)):
-            hint = f"Write {decision.upper()}{_value_of(word, argv)}."
-        usage = _find_command(parser, argv).format_usage().rstrip()
-        raise UsageError(f"unrecognized arguments: {' '.join(unknown or rest)}", hint, usage)
+        if hasattr(arguments, "takes_line") and (decision := _decision_word(word, argv)):
+            hint = f"Write {decision}."
+        text = f"unrecognized arguments: {' '.join(unknown or rest)}"
+        raise UsageError(text, hint, called[-1].format_usage().rstrip())
     arguments.words = list(argv)
     if rest:
         arguments.assignments = [*arguments.assignments, *rest]
     return arguments
 
 
-def _decision_of(option: str) -> str:
-    """Return the decision of a degree that Megatron-LM has an option for; "" if it is no such option."""
+def _decision_word(option: str, argv: Sequence[str]) -> str:
+    """Return the word of a line for an option of Megatron-LM that sets a degree; "" if it is no such option."""
     from planner.frameworks.megatron.strategy import STRATEGY
 
-    degrees = (name for name, entry in STRATEGY.items() if option in (entry.write, entry.read))
-    return next((name for name in degrees if option.endswith("-size")), "")
+    degrees = [name for name, entry in STRATEGY.items() if option in (entry.write, entry.read)]
+    _, _, behind = " ".join(argv).replace("=", " ").partition(f"{option} ")
+    value = re.match(r"\d+", behind)
+    return f"{degrees[0].upper()}{value[0] if value else 'N'}" if degrees and option.endswith("-size") else ""
 
 
-def _value_of(option: str, argv: Sequence[str]) -> str:
-    """Return the value of an option behind it or its equals sign; N if it has none."""
-    for word, following in zip(argv, [*argv[1:], ""], strict=True):
-        name, _, value = word.partition("=")
-        if name == option:
-            return next((text for text in (value, following) if text.isdecimal()), "N")
-    return "N"
-
-
-def _find_command(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argparse.ArgumentParser:
-    """Return the parser of the command that was called."""
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            name = next((word for word in argv if word in action.choices), "")
-            return _find_command(action.choices[name], argv) if name else parser
-    return parser
-
-
-def _options(parser: argparse.ArgumentParser, argv: Sequence[str]) -> Iterator[str]:
-    """Yield the options of the commands that are named."""
+def _parsers(parser: argparse.ArgumentParser, argv: Sequence[str]) -> Iterator[argparse.ArgumentParser]:
+    """Yield the parser, and those of the commands that are named."""
+    yield parser
     for action in parser._actions:  # argparse has no other list of them
-        yield from action.option_strings
         for name, command in (action.choices or {}).items() if isinstance(action.choices, dict) else ():
             if name in argv:
-                yield from _options(command, argv)
+                yield from _parsers(command, argv)
 
 
 def _parser(named: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:

@@ -106,14 +106,7 @@ def add_one_line(parser: argparse.ArgumentParser) -> None:
 def add_time_limit(parser: argparse.ArgumentParser, until: str) -> None:
     """Add the time limit of a search."""
     help_text = f"time, such as 90 or 5min, until {until}"
-    parser.add_argument("--time-limit", metavar="S", type=_read_time_limit, help=help_text)
-
-
-def _read_time_limit(text: str) -> str:
-    """Return the text of a time limit, once it is known to be one: a job's entry has no option in its messages."""
-    if seconds("--time-limit")(text) <= 0:
-        raise SpecError("--time-limit", f"must be more than 0, got {text}.", "Such as 90 or 5min.")
-    return text
+    parser.add_argument("--time-limit", metavar="S", type=seconds("--time-limit"), help=help_text)
 
 
 def seconds(option: str) -> Callable[[str], float]:
@@ -122,7 +115,10 @@ def seconds(option: str) -> Callable[[str], float]:
     def read(text: str) -> float:
         from costmodel.quantities import SECONDS, finite
 
-        return finite(text, SECONDS, option)
+        found = finite(text, SECONDS, option)
+        if found <= 0:
+            raise SpecError(option, f"must be more than 0, got {text}.", "Such as 90 or 5min.")
+        return found
 
     return read
 
@@ -160,7 +156,7 @@ def add_force(parser: argparse.ArgumentParser, what: str = "the output file") ->
 def all_overrides(overrides: Sequence[str], arguments: argparse.Namespace) -> list[str]:
     """Return all overrides of a job, including its time limit."""
     limit = getattr(arguments, "time_limit", None)
-    return [*overrides, *([] if limit is None else [f"search.time_limit_seconds={limit}"])]
+    return [*overrides, *([] if limit is None else [f"search.time_limit_seconds={limit!r}"])]
 
 
 def read_job(arguments: argparse.Namespace, assignments: Sequence[str]) -> tuple[Document, list[str]]:

@@ -64,8 +64,6 @@ def run_serve(arguments: argparse.Namespace) -> int:
     if arguments.root is not None:
         raise SpecError("--root", "is of --mcp; the page reads no files.", "Leave it out.")
     limit = DEFAULT_SECONDS if arguments.time_limit is None else arguments.time_limit
-    if limit <= 0:
-        raise SpecError("--time-limit", f"must be above 0 s, got {limit:g}.")
     host, port = arguments.host or HOST, arguments.port or PORT
     missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
     if missing:

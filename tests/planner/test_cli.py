@@ -173,7 +173,7 @@ def test_a_page_without_time_is_refused(limit, capsys):
     pytest.importorskip("starlette", reason="pip install '.[serve]'")
     pytest.importorskip("uvicorn", reason="pip install '.[serve]'")
     assert cli.main(["serve", "--time-limit", limit, "--port", "99999"]) == 2
-    assert f"--time-limit: must be above 0 s, got {limit}." in capsys.readouterr().err
+    assert f"--time-limit: must be more than 0, got {limit}." in capsys.readouterr().err
 
 
 # --- plan and estimate ----------------------------------------------------------------------------------------

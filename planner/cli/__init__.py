@@ -167,12 +167,12 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def _decision_word(option: str, argv: Sequence[str]) -> str:
     """Return the word of a line for an option of Megatron-LM that sets a degree; "" if it is no such option."""
-    from planner.frameworks.megatron.strategy import STRATEGY
+    from planner.frameworks.megatron.strategy import DEGREES
 
-    degrees = [name for name, entry in STRATEGY.items() if option in (entry.write, entry.read)]
+    name = next((one for one, own in DEGREES.items() if own == option), "")
     _, _, behind = " ".join(argv).replace("=", " ").partition(f"{option} ")
     value = re.match(r"\d+", behind)
-    return f"{degrees[0].upper()}{value[0] if value else 'N'}" if degrees and option.endswith("-size") else ""
+    return name and f"{name.upper()}{value[0] if value else 'N'}"
 
 
 def _parsers(parser: argparse.ArgumentParser, argv: Sequence[str]) -> Iterator[argparse.ArgumentParser]:

@@ -219,7 +219,7 @@ def load_pinned(arguments: argparse.Namespace) -> Problem:
 
 def _read_json_job(path: Path) -> Document | None:
     """Return the job of a JSON file; None where it holds none, such as a model's ``config.json``; refuse a report."""
-    from planner.jobs.document import read_document
+    from planner.jobs.document import read_document, refuse_report
 
     if path.suffix.lower() != ".json" or not path.exists():
         return None
@@ -227,9 +227,7 @@ def _read_json_job(path: Path) -> Document | None:
         document = read_document(path)
     except SpecError:
         return None
-    if "format_version" in document.entries:
-        fix = "Give the job that it was made from, or read it by planner explain or export."
-        raise SpecError(str(path), "is a JSON report, no job.", fix)
+    refuse_report(document.entries, path, "job")
     return document if "cluster" in document.entries else None
 
 

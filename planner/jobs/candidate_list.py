@@ -13,17 +13,13 @@ from costmodel.errors import MOST_MISTAKES, SpecError, mistakes_of, together
 from costmodel.strategy import DECISIONS, Strategy
 from costmodel.validation import shown
 from planner.jobs.document import decision_value, parse, read_text, require_one_of
-from planner.jobs.strategy_file import FOLLOWING, LAYOUT, StrategyFile, read_layout
+from planner.jobs.strategy_file import ENTRIES, FOLLOWING, LAYOUT, StrategyFile, read_layout
 
 MAX_ROWS = 10_000
 """Strategies that a list may hold."""
 
 MAX_BYTES = 2**22
 """Size of a list."""
-
-
-ENTRIES = (*DECISIONS, LAYOUT, *FOLLOWING)
-"""Allowed entries of a row: the columns with which a report writes a strategy."""
 
 
 def read_candidate_list(path: Path, complete: Callable[[StrategyFile], Strategy] | None = None) -> CandidateList:

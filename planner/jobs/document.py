@@ -399,6 +399,13 @@ def _copy_value(value: object, where: str, depth_left: int, budget: Iterator[int
     raise SpecError(where, f"expected text, a number, a list or a mapping, got {type(value).__name__}.")
 
 
+def refuse_report(content: object, path: Path, expected: str) -> None:
+    """Refuse a JSON report of the planner in the place of another file."""
+    if isinstance(content, Mapping) and "format_version" in content:
+        fix = "Give the job that it was made from, or read it by planner explain or export."
+        raise SpecError(str(path), f"is a JSON report, no {expected}.", fix)
+
+
 # --- overrides ---------------------------------------------------------------------------------------------
 def nest_entries(entries: Mapping[str, Any]) -> dict[str, Any]:
     """

@@ -26,7 +26,7 @@ from planner.jobs.strategy_file import (
     ANY,
     AS_DEALT,
     CHOOSABLE,
-    FOLLOWING,
+    ENTRIES,
     LAYOUT,
     StrategyFile,
     Value,
@@ -294,7 +294,7 @@ def read_strategy(entry: object, where: str = STRATEGY) -> StrategyFile:
     if not isinstance(entry, Mapping):
         raise SpecError(where, f"expected a line {EXAMPLE}, or a mapping such as {{tp: 8}}, got {shown(entry)}.")
     for name in entry:
-        require_one_of(name, (*DECISIONS, LAYOUT, *FOLLOWING), where)
+        require_one_of(name, ENTRIES, where)
     return read_given(entry, where)
 
 

@@ -31,7 +31,7 @@ from costmodel.models.patterns import Shape, shape_in
 from costmodel.quantities import COUNT, GIBIBYTES, SECONDS
 from costmodel.record import record
 from costmodel.step.layouts import strategy_bytes
-from costmodel.strategy import DECISIONS, Recompute, Strategy, TokenDispatcher
+from costmodel.strategy import Recompute, Strategy, TokenDispatcher
 from costmodel.tables import Facts
 from costmodel.validation import shown
 from planner.jobs.cluster import CATALOG, Fitted, device_path
@@ -39,8 +39,7 @@ from planner.jobs.document import decision_value, nest_entries, parse_count, rea
 from planner.jobs.entries import RECORDS, SECTIONS, kinds
 from planner.jobs.problem import Problem, load
 from planner.jobs.strategy_file import (
-    FOLLOWING,
-    LAYOUT,
+    ENTRIES,
     StrategyFile,
     complete_strategy,
     read_given,
@@ -383,7 +382,7 @@ def _require_entry(column: str, where: str) -> None:
 def _entries_of(section: str) -> tuple[str, ...]:
     """Return the entries of a section of a job file; none for a model, whose keys are those of its family."""
     if section == "strategy":
-        return (*DECISIONS, LAYOUT, *FOLLOWING)
+        return ENTRIES
     record_of = {**RECORDS, "settings": Settings}.get(section)
     return tuple(one.name for one in fields(record_of)) if record_of else ()
 

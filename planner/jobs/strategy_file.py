@@ -244,6 +244,9 @@ LAYOUT = "layout"
 FOLLOWING = ("num_microbatches",)
 """Columns of a report that follow from the decisions of a strategy."""
 
+ENTRIES = (*DECISIONS, LAYOUT, *FOLLOWING)
+"""Names with which job files, lists, rows and reports write a strategy."""
+
 AS_DEALT: Mapping[str, tuple[int, ...]] = {}
 """Layout of the stages that the decisions alone mean, without the framework's own division of layers."""
 
@@ -338,7 +341,7 @@ def read_given(entries: Mapping[str, Any], where: str = "strategy") -> StrategyF
         If a name or a value is wrong.
     """
     for name in entries:
-        require_entry(name, (*DECISIONS, LAYOUT, *FOLLOWING), where)
+        require_entry(name, ENTRIES, where)
     return StrategyFile(
         decisions=decision_values({name: value for name, value in entries.items() if name in DECISIONS}, where),
         layout=read_layout(entries[LAYOUT], f"{where}.{LAYOUT}") if LAYOUT in entries else None,

@@ -48,7 +48,7 @@ from planner.frameworks.megatron.read import Imported
 from planner.frameworks.shell.script import WHERE, Script, follow
 from planner.frameworks.shell.words import refuse_unknown, restore_variables, strip_unknown, unknown, unknown_names
 from planner.frameworks.whole_entries import split_sections
-from planner.jobs.document import decode_file, read_text
+from planner.jobs.document import decode_file, read_text, refuse_report
 
 MODES = {"inference": "The arguments are those of an inference: read as a training of the same model and degrees."}
 """Notes on lists of arguments that are not of a pretraining."""
@@ -121,9 +121,7 @@ def _import_file(place: Path, overrides: Sequence[str], given: Mapping[str, str]
             return _import_toml(text, str(place), overrides)
         case ".json":
             content = read_json(text, str(place))
-            if isinstance(content, Mapping) and "format_version" in content:
-                hint = "Give the job that it was made from, or read it by planner explain or export."
-                raise SpecError(str(place), "is a JSON report, no configuration of a training.", hint)
+            refuse_report(content, place, "configuration of a training")
             if content == {}:
                 raise _empty(place)
             kind = printed.kind_of(content) or "deepspeed"

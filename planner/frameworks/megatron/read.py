@@ -27,7 +27,7 @@ from planner.frameworks.megatron.options import WHERE, WORDS, Arguments, options
 from planner.frameworks.megatron.releases import RELEASES, lacking
 from planner.frameworks.megatron.settings import PRECISIONS, context_exchange, read_group, read_settings
 from planner.frameworks.megatron.stages import uneven_stages
-from planner.frameworks.megatron.strategy import CP, EP, ETP, read_strategy
+from planner.frameworks.megatron.strategy import DEGREES, read_strategy
 from planner.frameworks.whole_entries import split_sections
 from planner.jobs.cluster import device_of, device_path
 from planner.jobs.document import apply_override, read_mapping
@@ -125,17 +125,6 @@ def from_megatron_lm(
     return Imported(
         document=document, notes=(*remarks, *_exchange(found, facts), *_packing(found, facts), *_note_uncosted(found))
     )
-
-
-DEGREES = {
-    "tp": "--tensor-model-parallel-size",
-    "cp": CP,
-    "pp": "--pipeline-model-parallel-size",
-    "ep": EP,
-    "etp": ETP,
-    "mbs": "--micro-batch-size",
-}
-"""Options that a decision of the command replaces, as the reading of other options depends on them."""
 
 
 def _strategy(found: Arguments, facts: Facts, own: Mapping[str, Any]) -> tuple[Strategy, tuple[str, ...]]:

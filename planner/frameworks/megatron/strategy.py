@@ -296,6 +296,17 @@ def _read_dp_overlap(arguments: Arguments, known: Known, notes: list[str]) -> in
     return int(replicas > 1 and (all(halves) or is_fsdp))
 
 
+DEGREES = {
+    "tp": "--tensor-model-parallel-size",
+    "cp": CP,
+    "pp": "--pipeline-model-parallel-size",
+    "ep": EP,
+    "etp": ETP,
+    "mbs": "--micro-batch-size",
+}
+"""Options of the degrees and the micro-batch, on which the reading of other options depends."""
+
+
 STRATEGY: Mapping[str, Entry] = {
     "tp": Entry("--tensor-model-parallel-size"),
     "cp": Entry(CP),
